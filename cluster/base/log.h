@@ -1,0 +1,38 @@
+// One structured line per event, on stderr, as text or JSON. Prompts and answers are never logged.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "cluster/base/status.h"
+
+namespace kvern {
+
+enum class LogLevel { kDebug, kInfo, kWarning, kError };
+enum class LogFormat { kText, kJson };
+
+// Called once, before other threads start. `process` names the program in every line.
+void InitLog(std::string process, LogLevel level, LogFormat format);
+
+// The values of --log-level: debug, info, warning, error; of --log-format: text, json.
+absl::StatusOr<LogLevel> ParseLogLevel(std::string_view text);
+absl::StatusOr<LogFormat> ParseLogFormat(std::string_view text);
+
+// One key=value pair of an event. Numbers and strings convert by themselves.
+struct LogField {
+  template <typename T>
+  LogField(std::string_view key_in, const T& value_in)
+      : key(key_in), value(absl::StrCat(value_in)) {}
+  LogField(std::string_view key_in, std::string_view value_in) : key(key_in), value(value_in) {}
+
+  std::string_view key;
+  std::string value;
+};
+
+// Log(LogLevel::kInfo, "group_live", {{"group", name}, {"blocks", blocks}}). Thread-safe.
+void Log(LogLevel level, std::string_view event, std::vector<LogField> fields = {});
+
+}  // namespace kvern

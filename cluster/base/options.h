@@ -1,0 +1,84 @@
+// Command lines: GNU long options from one table, `--help` on one screen, clear refusals.
+//
+//   Options options("kvern-run", "kvern-run --model PATH < requests.jsonl > results.jsonl");
+//   options.String("model", "PATH", "a GGUF file or a folder with config.json", &config.model);
+//   options.Count("tp", "N", "tensor-parallel ranks", &config.tp, 1, 64);
+//   options.ParseOrExit(argc, argv);          // --help, --version exit 0; a usage error exits 2
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cluster/base/status.h"
+#include "cluster/base/time.h"
+
+namespace kvern {
+
+// "4096", "64KiB", "256MiB", "2GiB", "1TiB" -> bytes. Fractions and other units are refused.
+absl::StatusOr<uint64_t> ParseSize(std::string_view text);
+
+// "250ms", "10s", "2m", "1h", "500us" -> nanoseconds. A number without a unit is refused.
+absl::StatusOr<Duration> ParseDuration(std::string_view text);
+
+// A whole decimal number in [min, max]; the error names the range.
+absl::StatusOr<int64_t> ParseInteger(std::string_view text, int64_t min, int64_t max);
+
+class Options {
+ public:
+  // `usage` is the first line of --help, after "usage: ".
+  Options(std::string program, std::string usage);
+
+  // Each registers `--name VALUE`; the target keeps its value when the option is absent, and --help
+  // shows that value as the default.
+  void String(std::string name, std::string value_name, std::string help, std::string* target);
+  void Choice(std::string name, std::vector<std::string> allowed, std::string help,
+              std::string* target);
+  void Count(std::string name, std::string value_name, std::string help, int64_t* target,
+             int64_t min, int64_t max);
+  void Size(std::string name, std::string help, uint64_t* target);
+  void Time(std::string name, std::string help, Duration* target);
+  // `--name` without a value sets the target to true.
+  void Flag(std::string name, std::string help, bool* target);
+  // A parser of one's own; its error text follows "program: --name: ".
+  void Custom(std::string name, std::string value_name, std::string help,
+              std::function<absl::Status(std::string_view)> parse);
+
+  // Registers --log-level and --log-format and remembers to call InitLog after parsing.
+  void Logging();
+
+  // Refuses unknown options, missing and extra values and repeated options.
+  // Positional arguments are refused unless `positional` is given.
+  absl::Status Parse(const std::vector<std::string>& arguments,
+                     std::vector<std::string>* positional = nullptr);
+
+  // Parse for main(): prints help or version and exits 0, or the error and exits 2.
+  void ParseOrExit(int argc, char** argv, std::vector<std::string>* positional = nullptr);
+
+  // True if the option was given on the command line.
+  bool Given(std::string_view name) const;
+
+  std::string Help() const;
+
+ private:
+  struct Entry {
+    std::string name;
+    std::string value_name;  // Empty: a flag.
+    std::string help;
+    std::function<absl::Status(std::string_view)> parse;
+    bool given = false;
+  };
+
+  Entry* Find(std::string_view name);
+
+  std::string program_;
+  std::string usage_;
+  std::vector<Entry> entries_;
+  bool logging_ = false;
+  std::string log_level_ = "info";
+  std::string log_format_ = "text";
+};
+
+}  // namespace kvern

@@ -1,0 +1,93 @@
+# The four kinds of target of this tree. Each folder is one library with explicit DEPS, so that the
+# linker enforces the include directions of docs/architecture.md.
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bin")
+# Checks stay on in release: no -DNDEBUG.
+set(CMAKE_CXX_FLAGS_RELEASE "-O2 -g1")
+
+set(KVERN_SANITIZE "" CACHE STRING "Sanitizers for every target, as -fsanitize= takes them")
+option(KVERN_FUZZ "Build the libFuzzer targets (clang only)" OFF)
+
+find_program(KVERN_CCACHE ccache)
+if(KVERN_CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER "${KVERN_CCACHE}")
+endif()
+
+add_library(kvern_flags INTERFACE)
+target_include_directories(kvern_flags INTERFACE "${PROJECT_SOURCE_DIR}" "${PROJECT_BINARY_DIR}")
+target_compile_options(kvern_flags INTERFACE
+  -Wall -Wextra -Werror -Wconversion -Wsign-conversion -Wshadow -Wnon-virtual-dtor
+  -fstack-protector-strong -ffp-contract=off)
+target_compile_definitions(kvern_flags INTERFACE _GLIBCXX_ASSERTIONS
+  KVERN_VERSION="${PROJECT_VERSION}")
+if(KVERN_SANITIZE)
+  target_compile_options(kvern_flags INTERFACE
+    -fsanitize=${KVERN_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  target_link_options(kvern_flags INTERFACE -fsanitize=${KVERN_SANITIZE})
+  # g++ 12 sees maybe-uninitialised values in instrumented library headers that are not there.
+  target_compile_options(kvern_flags INTERFACE -Wno-maybe-uninitialized)
+endif()
+
+# kvern_library(NAME SRCS ... [DEPS ...]): one folder's library. A folder without sources is an
+# interface library.
+function(kvern_library name)
+  cmake_parse_arguments(arg "" "" "SRCS;DEPS" ${ARGN})
+  if(arg_SRCS)
+    add_library(${name} STATIC ${arg_SRCS})
+    target_link_libraries(${name} PUBLIC kvern_flags ${arg_DEPS})
+  else()
+    add_library(${name} INTERFACE)
+    target_link_libraries(${name} INTERFACE kvern_flags ${arg_DEPS})
+  endif()
+endfunction()
+
+# kvern_program(NAME SRCS ... [DEPS ...]): an executable in build/<preset>/bin.
+function(kvern_program name)
+  cmake_parse_arguments(arg "" "" "SRCS;DEPS" ${ARGN})
+  add_executable(${name} ${arg_SRCS})
+  target_link_libraries(${name} PRIVATE kvern_flags ${arg_DEPS})
+endfunction()
+
+# kvern_test(NAME SRCS ... [DEPS ...] [LABELS fast|long|golden ...] [TIMEOUT seconds]): a GoogleTest
+# program; ctest runs it from the source root. Default label: fast.
+function(kvern_test name)
+  cmake_parse_arguments(arg "" "TIMEOUT" "SRCS;DEPS;LABELS" ${ARGN})
+  if(NOT arg_LABELS)
+    set(arg_LABELS fast)
+  endif()
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 300)
+  endif()
+  add_executable(${name} ${arg_SRCS})
+  target_link_libraries(${name} PRIVATE kvern_flags ${arg_DEPS} GTest::gmock GTest::gtest_main)
+  add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
+  set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS}" TIMEOUT ${arg_TIMEOUT}
+    ENVIRONMENT "KVERN_BIN_DIR=${CMAKE_RUNTIME_OUTPUT_DIRECTORY}")
+endfunction()
+
+# kvern_bench(NAME SRCS ... [DEPS ...]): a Google Benchmark program, never run as a test.
+function(kvern_bench name)
+  cmake_parse_arguments(arg "" "" "SRCS;DEPS" ${ARGN})
+  add_executable(${name} ${arg_SRCS})
+  target_link_libraries(${name} PRIVATE kvern_flags ${arg_DEPS} benchmark::benchmark)
+endfunction()
+
+# kvern_fuzz(NAME SRCS ... DEPS ... [CORPUS dir]): LLVMFuzzerTestOneInput in SRCS. With KVERN_FUZZ a
+# libFuzzer program fuzz_NAME; always a plain test fuzz_corpus_NAME over the committed corpus.
+function(kvern_fuzz name)
+  cmake_parse_arguments(arg "" "CORPUS" "SRCS;DEPS" ${ARGN})
+  if(KVERN_FUZZ)
+    add_executable(fuzz_${name} ${arg_SRCS})
+    target_link_libraries(fuzz_${name} PRIVATE kvern_flags ${arg_DEPS})
+    target_link_options(fuzz_${name} PRIVATE -fsanitize=fuzzer)
+  endif()
+  add_executable(fuzz_corpus_${name} ${arg_SRCS} "${PROJECT_SOURCE_DIR}/tests/fuzz/corpus_main.cc")
+  target_link_libraries(fuzz_corpus_${name} PRIVATE kvern_flags ${arg_DEPS})
+  add_test(NAME fuzz_corpus_${name}
+    COMMAND fuzz_corpus_${name} "${PROJECT_SOURCE_DIR}/tests/fuzz/corpus/${name}")
+  set_tests_properties(fuzz_corpus_${name} PROPERTIES LABELS fast TIMEOUT 120)
+endfunction()
