@@ -1,0 +1,153 @@
+// What workers, launcher and router say to each other, as owned structs.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "schemas/client_messages.h"
+#include "schemas/ids.h"
+
+namespace kvern {
+
+inline constexpr uint32_t kMaxRanks = 64;
+
+// ---- worker -> router
+
+// How long one phase of a rank's start took.
+struct StartupPhase {
+  std::string name;
+  double seconds = 0;
+  friend bool operator==(const StartupPhase&, const StartupPhase&) = default;
+};
+
+// Every rank says this once, after weights, workspace and KV blocks are allocated. Ranks of one group
+// must agree in build, fingerprint, model and world, or the group is refused.
+struct Join {
+  std::string group;
+  Incarnation group_incarnation = 0;  // same for all ranks of one start of the group
+  uint32_t rank = 0;
+  uint32_t world = 0;
+  std::string build;            // program version
+  uint64_t weights_fingerprint = 0;
+  std::string model;
+  std::string device;           // "cpu"
+  std::string host;
+  uint32_t pid = 0;
+  uint64_t kv_blocks = 0;       // what this rank could allocate
+  uint64_t bytes_per_token = 0;  // KV bytes of one token on this rank
+  uint64_t weights_bytes = 0;
+  uint64_t workspace_bytes = 0;
+  uint32_t max_seq_len = 0;
+  uint32_t vocab_size = 0;
+  std::string rendezvous;       // rank 0: where the other ranks find it; else empty
+  std::vector<StartupPhase> startup;
+  friend bool operator==(const Join&, const Join&) = default;
+};
+
+// Tokens of one choice of one request out of one step.
+struct TokenRun {
+  RequestId request_id;
+  Epoch epoch = 0;
+  uint32_t choice = 0;
+  uint32_t position = 0;  // of the first token in the choice's output
+  std::vector<uint32_t> token_ids;
+  std::vector<TokenLogprob> logprobs;
+  FinishReason finish_reason = FinishReason::kNone;
+  StopReason stop_reason;  // never a string: stop strings are the router's
+  friend bool operator==(const TokenRun&, const TokenRun&) = default;
+};
+
+// The worker refuses a dispatch that its own pool cannot hold or that it cannot understand.
+struct Nack {
+  RequestId request_id;
+  Epoch epoch = 0;
+  ErrorCode code = ErrorCode::kInternal;
+  std::string message;
+  friend bool operator==(const Nack&, const Nack&) = default;
+};
+
+struct RankAge {
+  uint32_t rank = 0;
+  uint64_t step_age_ms = 0;
+  friend bool operator==(const RankAge&, const RankAge&) = default;
+};
+
+// One message per engine step and group; also sent without tokens when idle, as the leader's heartbeat.
+struct StepReport {
+  Incarnation group_incarnation = 0;
+  uint64_t step_id = 0;         // grows by one per executed step
+  uint64_t acked_command = 0;   // the newest Commands::sequence this report reflects
+  uint64_t used_blocks = 0;     // blocks that hold tokens, by the worker's own count
+  uint64_t reserved_blocks = 0;  // sum of the worst cases of what it runs, by the worker's own count
+  uint32_t running = 0;         // sequences
+  std::vector<TokenRun> runs;
+  std::vector<Nack> nacks;
+  std::vector<RankAge> ages;
+  friend bool operator==(const StepReport&, const StepReport&) = default;
+};
+
+// The launcher's word that a group's processes are dead (sent before it restarts them).
+struct GroupDown {
+  std::string group;
+  Incarnation group_incarnation = 0;
+  std::string reason;
+  friend bool operator==(const GroupDown&, const GroupDown&) = default;
+};
+// The leader finished what it had after Drain; its ranks exit.
+struct Leave {
+  Incarnation group_incarnation = 0;
+  friend bool operator==(const Leave&, const Leave&) = default;
+};
+using WorkerToRouter = std::variant<Join, StepReport, GroupDown, Leave>;
+
+// ---- router -> worker
+
+// To every rank, when all have joined.
+struct GroupStart {
+  Incarnation router_incarnation = 0;
+  Incarnation group_incarnation = 0;
+  uint64_t kv_blocks = 0;   // the minimum over the ranks: what the group may use
+  std::string rendezvous;   // rank 0's
+  uint32_t lease_ms = 0;    // the leader reports at least three times in this time
+  friend bool operator==(const GroupStart&, const GroupStart&) = default;
+};
+// The rank must exit; the reason is for its operator.
+struct JoinRefused {
+  std::string reason;
+  friend bool operator==(const JoinRefused&, const JoinRefused&) = default;
+};
+
+// One attempt at one request.
+struct Dispatch {
+  RequestId request_id;
+  Epoch epoch = 0;
+  std::vector<uint32_t> prompt;  // [prompt_tokens]
+  uint32_t n = 1;
+  SamplingParams sampling;       // seed and max_tokens set
+  std::vector<uint32_t> eos_ids;
+  // What each choice had emitted before this attempt; empty on the first.
+  std::vector<std::vector<uint32_t>> emitted;  // [n][tokens]
+  friend bool operator==(const Dispatch&, const Dispatch&) = default;
+};
+// Stops one choice of a request, or all of them.
+struct CancelDispatch {
+  RequestId request_id;
+  Epoch epoch = 0;
+  bool all_choices = true;
+  uint32_t choice = 0;
+  friend bool operator==(const CancelDispatch&, const CancelDispatch&) = default;
+};
+// All that one router turn has for this group; sequence numbers have no gaps within an incarnation.
+struct Commands {
+  Incarnation group_incarnation = 0;
+  uint64_t sequence = 0;
+  std::vector<Dispatch> dispatches;
+  std::vector<CancelDispatch> cancels;
+  bool drain = false;  // finish what runs, take nothing new, Leave
+  friend bool operator==(const Commands&, const Commands&) = default;
+};
+using RouterToWorker = std::variant<GroupStart, JoinRefused, Commands>;
+
+}  // namespace kvern
