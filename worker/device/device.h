@@ -1,0 +1,127 @@
+// The memory of one device and what lives in it: activations, weight matrices, KV cache, batch tables.
+// The CPU implements this (worker/device/cpu); a GPU implements the same.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "cluster/base/status.h"
+#include "schemas/files/dtype.h"
+#include "schemas/ids.h"
+#include "worker/device/tensor.h"
+
+namespace kvern {
+
+class Ops;
+
+// How a weight matrix is kept in device memory.
+//   kF32, kBf16: one value per element.
+//   kInt8: w = scale * q, one f32 scale per row and group of 32 columns.
+//   kInt4: w = scale * q + min, q in [0, 15], f32 scale and min per row and group of 32 columns.
+enum class WeightFormat : uint8_t { kF32, kBf16, kInt8, kInt4 };
+inline constexpr int64_t kQuantGroup = 32;
+
+// Memory that the device owns; freed with the object.
+class Buffer {
+ public:
+  virtual ~Buffer() = default;
+  virtual void* data() = 0;
+  virtual size_t bytes() const = 0;
+};
+
+// A weight matrix [rows = outputs, cols = inputs] in the device's own layout, filled at load.
+class Matrix {
+ public:
+  virtual ~Matrix() = default;
+  virtual int64_t rows() const = 0;
+  virtual int64_t cols() const = 0;
+  virtual WeightFormat format() const = 0;
+  virtual size_t bytes() const = 0;  // as allocated, padding included
+
+  // Writes row `row` from `source`, cols() elements in the file's encoding `dtype` (bytes =
+  // cols / block_elements * block_bytes). F32/F16/BF16 go to kF32 or kBf16 (round to nearest even),
+  // Q8_0 to kInt8 and Q4_0/Q4_1 to kInt4 without loss; every dtype may go to kF32.
+  // Different rows may be written by different threads at once.
+  // Errors: InvalidArgument for a pair of dtype and format not listed here.
+  virtual absl::Status SetRow(int64_t row, FileDtype dtype, std::span<const std::byte> source) = 0;
+};
+
+struct KvCacheShape {
+  int64_t num_blocks = 0;
+  int64_t num_layers = 0;
+  int64_t kv_heads = 0;  // of this rank
+  int64_t head_dim = 0;
+  DType dtype = DType::kBf16;
+
+  // Bytes of one block: layers * 2 * kv_heads * kBlockSize * head_dim * element size.
+  size_t BlockBytes() const {
+    return static_cast<size_t>(num_layers * 2 * kv_heads * kBlockSize * head_dim) * SizeOf(dtype);
+  }
+};
+
+// Paged keys and values, layout [block][layer][K|V][kv_head][token][head_dim]: one head's tokens of a
+// block are contiguous ("HND"). Allocated and touched when created.
+class KvCache {
+ public:
+  virtual ~KvCache() = default;
+  virtual const KvCacheShape& shape() const = 0;
+  virtual void* data() = 0;
+};
+
+// One sequence's share of a step: `count` consecutive tokens from position `start`; its block table
+// covers at least start + count tokens.
+struct BatchSequence {
+  int64_t first_row = 0;  // row of its first token in the step's tensors
+  int64_t start = 0;
+  int64_t count = 0;
+  std::span<const uint32_t> block_table;
+};
+
+// All that the kernels need to know of a step, on the host. Rows of all tensors are the tokens of the
+// step, sequence after sequence, without padding.
+struct BatchLayout {
+  std::vector<uint32_t> token_ids;   // [num_tokens]
+  std::vector<uint32_t> positions;   // [num_tokens]
+  std::vector<BatchSequence> sequences;
+  std::vector<int64_t> logit_rows;   // rows whose logits are wanted, ascending
+};
+
+// The device's copy of a BatchLayout; reused from step to step. The layout passed to Load must stay
+// alive until the step's ops are done.
+class Batch {
+ public:
+  virtual ~Batch() = default;
+  virtual absl::Status Load(const BatchLayout& layout) = 0;
+};
+
+// One device of one rank. All calls from the rank's thread, except where a comment says otherwise.
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  virtual std::string name() const = 0;         // "cpu"
+  virtual std::string description() const = 0;  // "AVX-512, 2 threads"
+
+  // ResourceExhausted when the memory cannot be had. The content is zero.
+  virtual absl::StatusOr<std::unique_ptr<Buffer>> Allocate(size_t bytes) = 0;
+  virtual absl::StatusOr<std::unique_ptr<Matrix>> NewMatrix(WeightFormat format, int64_t rows,
+                                                            int64_t cols) = 0;
+  virtual absl::StatusOr<std::unique_ptr<KvCache>> NewKvCache(const KvCacheShape& shape) = 0;
+  virtual std::unique_ptr<Batch> NewBatch() = 0;
+
+  // Operations are enqueued in order; their results are visible to the host after Synchronize().
+  virtual Ops& ops() = 0;
+  virtual absl::Status Synchronize() = 0;
+  virtual absl::Status CopyToDevice(void* target, const void* source, size_t bytes) = 0;
+  virtual absl::Status CopyToHost(void* target, const void* source, size_t bytes) = 0;
+
+  // Runs body(0..count-1) on the device's host threads; used to load weights in parallel.
+  virtual void ParallelFor(int64_t count, const std::function<void(int64_t)>& body) = 0;
+};
+
+}  // namespace kvern
