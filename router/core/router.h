@@ -1,0 +1,189 @@
+// The router's decisions: who is admitted where and when, and what every client is told. A pure state
+// machine: no clock, socket, thread, file or random device; the same calls give the same effects.
+// Production (router/io) and the simulator (tests/sim) drive the same class.
+//
+// Invariants (checked by Audit and the simulator):
+//  - every accepted request gets exactly one terminal answer (a Delta with usage, or a RequestError);
+//  - per choice, positions sent are 0, 1, 2, ... each once; frames of an older epoch are dropped;
+//  - reserved(group) = sum of the needs of the requests dispatched to it, and never exceeds its blocks;
+//  - the queue stays within its entries and bytes.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "cluster/base/time.h"
+#include "router/core/text_filter.h"
+#include "schemas/ids.h"
+#include "schemas/messages.h"
+
+namespace kvern {
+
+// A connection to a client or a worker process, numbered by whoever owns the sockets; never reused.
+using PeerId = uint64_t;
+
+struct RouterConfig {
+  std::string model;            // the served name
+  bool has_tokenizer = false;   // else prompt, messages and stop are refused
+  uint32_t max_seq_len = 0;     // prompt + output tokens of one request
+  uint32_t vocab_size = 0;      // token ids must be below it
+  std::vector<uint32_t> eos_ids;
+  uint32_t default_max_tokens = 256;
+  Duration default_ttft_deadline = 10 * kSecond;
+  uint32_t queue_entries = 1024;        // requests waiting (being tokenised included)
+  uint64_t queue_bytes = 256ull << 20;  // bytes of their prompts
+  uint32_t max_clients = 65536;
+  Duration client_lease = 3 * kSecond;   // a client with open requests that is silent this long is gone
+  Duration group_lease = 10 * kSecond;   // likewise a group's leader
+  Incarnation router_incarnation = 0;
+};
+
+// ---- Events: what happened outside.
+struct ClientSaid {
+  PeerId client = 0;
+  ClientMessage message;
+};
+struct ClientUnreachable {
+  PeerId client = 0;
+};
+// The answer to a Tokenize effect. `error` kNone: `ids` is the prompt.
+struct Tokenized {
+  RequestId request_id;
+  std::vector<uint32_t> ids;
+  ErrorCode error = ErrorCode::kNone;
+  std::string message;
+};
+struct WorkerSaid {
+  PeerId worker = 0;
+  WorkerToRouter message;
+};
+struct WorkerUnreachable {
+  PeerId worker = 0;
+};
+struct Tick {};        // a deadline passed (see NextDeadline)
+struct BeginDrain {};  // admit nothing new, finish what runs
+using RouterEvent = std::variant<ClientSaid, ClientUnreachable, Tokenized, WorkerSaid,
+                                 WorkerUnreachable, Tick, BeginDrain>;
+
+// ---- Effects: what must be done outside.
+struct ToClient {
+  PeerId client = 0;
+  RouterToClient message;
+};
+struct ToWorker {
+  PeerId worker = 0;
+  RouterToWorker message;
+};
+// Turn text into ids off this thread; answered by Tokenized. The text moves out of the core.
+struct Tokenize {
+  RequestId request_id;
+  std::variant<std::string, std::vector<ChatMessage>> input;
+};
+// Something an operator may want to read: a name and key=value pairs; never prompts or answers.
+struct Note {
+  bool warning = false;
+  std::string event;
+  std::vector<std::pair<std::string, std::string>> fields;
+};
+struct RouterEffects {
+  std::vector<ToClient> to_clients;  // Deltas are coalesced: at most one Deltas message per client
+  std::vector<ToWorker> to_workers;  // at most one Commands message per group
+  std::vector<Tokenize> tokenize;
+  std::vector<Note> notes;
+
+  void Clear() {
+    to_clients.clear();
+    to_workers.clear();
+    tokenize.clear();
+    notes.clear();
+  }
+};
+
+// ---- What the status server shows. A copy; taken by the router's thread.
+struct GroupStatus {
+  std::string name;
+  std::string model;
+  bool live = false;
+  uint64_t total_blocks = 0;
+  uint64_t reserved_blocks = 0;   // by the router's ledger
+  uint64_t used_blocks = 0;       // by the worker's last report
+  int64_t drift_blocks = 0;       // ledger as of the acknowledged command minus the worker's own sum
+  uint32_t running = 0;           // requests dispatched and not finished
+  Duration report_age = 0;
+  std::vector<Join> ranks;        // as they joined, by rank
+  std::vector<RankAge> ages;      // as last reported
+};
+struct RouterCounters {
+  uint64_t accepted = 0;
+  uint64_t completed = 0;
+  uint64_t cancelled = 0;
+  uint64_t prompt_tokens = 0;
+  uint64_t generated_tokens = 0;
+  std::vector<uint64_t> errors;   // by ErrorCode
+  uint64_t stale_runs = 0;        // token runs dropped by epoch or position
+  uint64_t lost_groups = 0;
+  std::vector<double> cancel_to_free_seconds;  // since the last snapshot; bounded
+  std::vector<double> ttft_seconds;            // likewise
+  std::vector<double> tpot_seconds;            // likewise
+  std::vector<double> queue_seconds;           // likewise
+};
+struct RouterStatus {
+  std::vector<GroupStatus> groups;
+  RouterCounters counters;
+  uint64_t queue_entries = 0;
+  uint64_t queue_bytes = 0;
+  Duration queue_age = 0;         // of the oldest waiting request
+  uint64_t clients = 0;
+  bool draining = false;
+};
+// GET /v1/requests/{id}: where a request is and why it waits.
+struct RequestStatus {
+  std::string state;              // "tokenizing", "queued", "running"
+  uint64_t needed_blocks = 0;
+  uint64_t free_blocks = 0;       // of the group with the most free
+  uint64_t queue_position = 0;    // requests ahead of it
+  std::string group;              // when running
+  std::string reason;             // why it waits
+};
+
+class RouterImpl;
+
+class Router {
+ public:
+  // `seed` feeds the draws of the router: missing request ids and sampling seeds, jitter.
+  // `text` may be null when the model has no tokenizer; it outlives the router.
+  Router(const RouterConfig& config, uint64_t seed, const TextFilterFactory* text);
+  ~Router();
+  Router(const Router&) = delete;
+  Router& operator=(const Router&) = delete;
+
+  // Takes one event and appends its effects. `now` never goes back.
+  void Step(Time now, RouterEvent event, RouterEffects& effects);
+
+  // Call once after the events of one turn: sends what they made possible (dispatches to groups,
+  // coalesced deltas to clients).
+  void Flush(Time now, RouterEffects& effects);
+
+  // When a Tick is due; kTimeMax when nothing is timed.
+  Time NextDeadline() const;
+
+  // No request is open and, after BeginDrain, every group has been told to leave.
+  bool Drained() const;
+
+  // Takes and clears the sampled observations of RouterCounters.
+  RouterStatus Status(Time now);
+  CapacityReply Capacity() const;
+  // NotFound for an id that is not open.
+  absl::StatusOr<RequestStatus> Find(const RequestId& id) const;
+
+  // Dies if an invariant is broken: ledger against dispatched requests, queue bounds.
+  void Audit() const;
+
+ private:
+  std::unique_ptr<RouterImpl> impl_;
+};
+
+}  // namespace kvern
