@@ -1,0 +1,65 @@
+// Bytes <-> structs, for every message between processes. Nothing else parses wire bytes. Decoding
+// checks size, FlatBuffers structure (depth 8, few tables), protocol version, enumerations, lengths,
+// counts, UTF-8, NaN; then copies into owned structs. No decoder keeps a pointer into its input, and the
+// input need not be aligned.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "cluster/base/status.h"
+#include "schemas/messages.h"
+
+namespace kvern {
+
+using Bytes = std::span<const std::byte>;
+
+// Largest message each side accepts; also ZMQ_MAXMSGSIZE of the socket.
+inline constexpr size_t kMaxClientMessageBytes = 8u << 20;
+inline constexpr size_t kMaxRouterToClientBytes = 64u << 20;
+inline constexpr size_t kMaxWorkerMessageBytes = 64u << 20;
+inline constexpr size_t kMaxPlanBytes = 64u << 20;
+
+// Why a message was refused; counted per reason by whoever owns the socket.
+enum class DecodeFailure : uint8_t {
+  kNone,
+  kTooLarge,
+  kMalformed,     // not a FlatBuffer of this schema
+  kWrongVersion,  // another protocol version
+  kUnknownKind,   // a union member this build does not know
+  kOutOfRange,    // a field beyond its limit; the status names field, value and limit
+};
+std::string_view DecodeFailureName(DecodeFailure failure);
+
+// The result of decoding: the message, or why not. With kOutOfRange, `request_id` is set when the
+// message was a GenerateRequest whose id could be read, so that the refusal can be addressed.
+template <typename Message>
+struct Decoded {
+  DecodeFailure failure = DecodeFailure::kNone;
+  std::string error;
+  RequestId request_id;
+  Message message;
+
+  bool ok() const { return failure == DecodeFailure::kNone; }
+};
+
+std::string EncodeClientMessage(const ClientMessage& message);
+Decoded<ClientMessage> DecodeClientMessage(Bytes bytes);
+
+std::string EncodeRouterToClient(const RouterToClient& message);
+Decoded<RouterToClient> DecodeRouterToClient(Bytes bytes);
+
+std::string EncodeWorkerToRouter(const WorkerToRouter& message);
+Decoded<WorkerToRouter> DecodeWorkerToRouter(Bytes bytes);
+
+std::string EncodeRouterToWorker(const RouterToWorker& message);
+Decoded<RouterToWorker> DecodeRouterToWorker(Bytes bytes);
+
+// Plans end with a hash of their bytes: a rank that reads other bytes than the leader wrote, or a step
+// out of order, refuses the plan.
+std::string EncodePlan(const StepPlan& plan);
+Decoded<StepPlan> DecodePlan(Bytes bytes);
+
+}  // namespace kvern
