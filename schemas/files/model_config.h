@@ -18,6 +18,7 @@ inline constexpr uint32_t kMaxHeadDim = 256;
 inline constexpr uint32_t kMaxIntermediate = 1u << 20;
 inline constexpr uint32_t kMaxVocab = 1u << 22;
 inline constexpr uint32_t kMaxSeqLen = 1u << 24;
+inline constexpr double kMaxRopeTheta = 1e12;
 
 // Rotary embedding: plain, or stretched as Llama 3 does it (rope_type "llama3").
 struct RopeConfig {
@@ -35,12 +36,12 @@ struct ModelConfig {
   std::string architecture;  // "llama"
   uint32_t num_layers = 0;
   uint32_t hidden_size = 0;
-  uint32_t num_heads = 0;      // query heads; a multiple of num_kv_heads
+  uint32_t num_heads = 0;  // query heads; a multiple of num_kv_heads
   uint32_t num_kv_heads = 0;
-  uint32_t head_dim = 0;       // even
+  uint32_t head_dim = 0;  // even
   uint32_t intermediate_size = 0;
   uint32_t vocab_size = 0;
-  uint32_t max_seq_len = 0;    // tokens, prompt and output together
+  uint32_t max_seq_len = 0;  // tokens, prompt and output together
   float rms_norm_eps = 1e-5f;
   RopeConfig rope;
   bool tied_embeddings = false;   // the output matrix is the embedding table

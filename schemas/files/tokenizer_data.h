@@ -11,8 +11,8 @@ namespace kvern {
 enum class TokenKind : uint8_t { kNormal, kUnknown, kControl, kUserDefined, kUnused, kByte };
 
 struct TokenizerData {
-  std::string model;           // "gpt2" = byte-level BPE; "none" = the model has no tokenizer.
-  std::string pre_tokenizer;   // "gpt-2", "smollm", ...; empty when the file does not say.
+  std::string model;                // "gpt2" = byte-level BPE; "none" = the model has no tokenizer.
+  std::string pre_tokenizer;        // "gpt-2", "smollm", ...; empty when the file does not say.
   std::vector<std::string> tokens;  // [vocab_size], in the file's own spelling (GPT-2 byte table).
   std::vector<TokenKind> kinds;     // [vocab_size]
   std::vector<std::string> merges;  // "left right", best first.
