@@ -1,4 +1,5 @@
-// What clients and the router say to each other, as owned structs. The bytes are the codec's affair.
+// What clients and the router say to each other, as owned structs. The bytes are the codec's
+// affair.
 #pragma once
 
 #include <cstdint>
@@ -40,12 +41,12 @@ struct SamplingParams {
   float presence_penalty = 0.0f;
   float frequency_penalty = 0.0f;
   std::vector<std::pair<uint32_t, float>> logit_bias;
-  uint64_t seed = 0;         // Once accepted it is always set; see GenerateRequest::seed.
+  uint64_t seed = 0;  // Once accepted it is always set; see GenerateRequest::seed.
   uint32_t max_tokens = 256;
   uint32_t min_tokens = 0;
-  bool ignore_eos = false;   // The model's EOS ids only, not stop_token_ids.
+  bool ignore_eos = false;  // The model's EOS ids only, not stop_token_ids.
   std::vector<uint32_t> stop_token_ids;
-  std::optional<uint32_t> logprobs;         // K of the K best beside the chosen token's
+  std::optional<uint32_t> logprobs;  // K of the K best beside the chosen token's
   std::optional<uint32_t> prompt_logprobs;
   friend bool operator==(const SamplingParams&, const SamplingParams&) = default;
 };
@@ -58,7 +59,7 @@ struct GenerateRequest {
   std::optional<std::vector<uint32_t>> prompt_token_ids;
   std::optional<std::vector<ChatMessage>> messages;
   SamplingParams sampling;
-  std::optional<uint64_t> seed;  // absent: the router draws one and keeps it over epochs
+  std::optional<uint64_t> seed;        // absent: the router draws one and keeps it over epochs
   std::optional<uint32_t> max_tokens;  // absent: the service's default
   uint32_t n = 1;
   std::vector<std::string> stop;
@@ -113,13 +114,14 @@ struct Usage {
 // Where a choice ended: an id (stop id), a string (stop string), or neither (EOS, length).
 using StopReason = std::variant<std::monostate, uint32_t, std::string>;
 
-// A run of tokens of one choice. `position` is the index of the first of them in the choice's output.
+// A run of tokens of one choice. `position` is the index of the first of them in the choice's
+// output.
 struct Delta {
   RequestId request_id;
   uint32_t choice = 0;
   uint32_t position = 0;
   std::vector<uint32_t> token_ids;
-  std::optional<std::string> text;  // absent when the service has no tokenizer
+  std::optional<std::string> text;     // absent when the service has no tokenizer
   std::vector<TokenLogprob> logprobs;  // as many as token_ids when asked for, else none
   FinishReason finish_reason = FinishReason::kNone;
   StopReason stop_reason;
@@ -128,9 +130,9 @@ struct Delta {
 };
 
 struct ErrorDetails {
-  std::optional<uint64_t> retry_after_ms;      // overloaded, unavailable
-  std::optional<uint64_t> needed_blocks;       // never_fits
-  std::optional<uint64_t> available_blocks;    // never_fits: of the largest group when empty
+  std::optional<uint64_t> retry_after_ms;        // overloaded, unavailable
+  std::optional<uint64_t> needed_blocks;         // never_fits
+  std::optional<uint64_t> available_blocks;      // never_fits: of the largest group when empty
   std::optional<uint64_t> largest_total_tokens;  // never_fits
   friend bool operator==(const ErrorDetails&, const ErrorDetails&) = default;
 };

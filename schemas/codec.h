@@ -1,7 +1,7 @@
 // Bytes <-> structs, for every message between processes. Nothing else parses wire bytes. Decoding
-// checks size, FlatBuffers structure (depth 8, few tables), protocol version, enumerations, lengths,
-// counts, UTF-8, NaN; then copies into owned structs. No decoder keeps a pointer into its input, and the
-// input need not be aligned.
+// checks size, FlatBuffers structure (depth 8, few tables), protocol version, enumerations,
+// lengths, counts, UTF-8, NaN; then copies into owned structs. No decoder keeps a pointer into its
+// input, and the input need not be aligned.
 #pragma once
 
 #include <cstddef>
@@ -57,8 +57,8 @@ Decoded<WorkerToRouter> DecodeWorkerToRouter(Bytes bytes);
 std::string EncodeRouterToWorker(const RouterToWorker& message);
 Decoded<RouterToWorker> DecodeRouterToWorker(Bytes bytes);
 
-// Plans end with a hash of their bytes: a rank that reads other bytes than the leader wrote, or a step
-// out of order, refuses the plan.
+// Plans end with a hash of their bytes: a rank that reads other bytes than the leader wrote, or a
+// step out of order, refuses the plan.
 std::string EncodePlan(const StepPlan& plan);
 Decoded<StepPlan> DecodePlan(Bytes bytes);
 

@@ -26,9 +26,9 @@ absl::StatusOr<RequestId> RequestId::Parse(std::string_view text) {
 
 std::string_view ErrorCodeName(ErrorCode code) {
   static constexpr std::string_view kNames[] = {
-      "none",           "invalid_argument", "unsupported_parameter", "never_fits",
-      "overloaded",     "deadline_exceeded", "quota_exceeded",       "unauthenticated",
-      "not_found",      "cancelled",        "request_killed_worker", "unavailable",
+      "none",       "invalid_argument",  "unsupported_parameter", "never_fits",
+      "overloaded", "deadline_exceeded", "quota_exceeded",        "unauthenticated",
+      "not_found",  "cancelled",         "request_killed_worker", "unavailable",
       "internal"};
   return kNames[static_cast<size_t>(code)];
 }

@@ -34,7 +34,8 @@ struct RequestId {
   static absl::StatusOr<RequestId> Parse(std::string_view text);
 };
 
-// One attempt at a request: +1 each time it is dispatched again. Tokens of an older epoch are dropped.
+// One attempt at a request: +1 each time it is dispatched again. Tokens of an older epoch are
+// dropped.
 using Epoch = uint32_t;
 
 // Drawn at random when a process (router, client, group) starts; tells a restart from a reconnect.

@@ -49,8 +49,8 @@ struct BlockAppend {
   friend bool operator==(const BlockAppend&, const BlockAppend&) = default;
 };
 
-// `count` tokens of the slot's sequence, from `start`, are computed in this step. With `sample`, the
-// last of them yields the next token.
+// `count` tokens of the slot's sequence, from `start`, are computed in this step. With `sample`,
+// the last of them yields the next token.
 struct PlanRow {
   Slot slot = 0;
   uint32_t start = 0;
@@ -62,7 +62,8 @@ struct PlanRow {
 // Order of effect: releases, starts, forks, appends, copies, rows.
 struct StepPlan {
   uint64_t step_id = 0;
-  uint64_t previous_samples_hash = 0;  // of the step before, by the leader; ranks compare with theirs
+  uint64_t previous_samples_hash =
+      0;  // of the step before, by the leader; ranks compare with theirs
   std::vector<Slot> releases;
   std::vector<SequenceStart> starts;
   std::vector<SequenceFork> forks;

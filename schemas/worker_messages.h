@@ -22,26 +22,26 @@ struct StartupPhase {
   friend bool operator==(const StartupPhase&, const StartupPhase&) = default;
 };
 
-// Every rank says this once, after weights, workspace and KV blocks are allocated. Ranks of one group
-// must agree in build, fingerprint, model and world, or the group is refused.
+// Every rank says this once, after weights, workspace and KV blocks are allocated. Ranks of one
+// group must agree in build, fingerprint, model and world, or the group is refused.
 struct Join {
   std::string group;
   Incarnation group_incarnation = 0;  // same for all ranks of one start of the group
   uint32_t rank = 0;
   uint32_t world = 0;
-  std::string build;            // program version
+  std::string build;  // program version
   uint64_t weights_fingerprint = 0;
   std::string model;
-  std::string device;           // "cpu"
+  std::string device;  // "cpu"
   std::string host;
   uint32_t pid = 0;
-  uint64_t kv_blocks = 0;       // what this rank could allocate
+  uint64_t kv_blocks = 0;        // what this rank could allocate
   uint64_t bytes_per_token = 0;  // KV bytes of one token on this rank
   uint64_t weights_bytes = 0;
   uint64_t workspace_bytes = 0;
   uint32_t max_seq_len = 0;
   uint32_t vocab_size = 0;
-  std::string rendezvous;       // rank 0: where the other ranks find it; else empty
+  std::string rendezvous;  // rank 0: where the other ranks find it; else empty
   std::vector<StartupPhase> startup;
   friend bool operator==(const Join&, const Join&) = default;
 };
@@ -74,14 +74,16 @@ struct RankAge {
   friend bool operator==(const RankAge&, const RankAge&) = default;
 };
 
-// One message per engine step and group; also sent without tokens when idle, as the leader's heartbeat.
+// One message per engine step and group; also sent without tokens when idle, as the leader's
+// heartbeat.
 struct StepReport {
   Incarnation group_incarnation = 0;
-  uint64_t step_id = 0;         // grows by one per executed step
-  uint64_t acked_command = 0;   // the newest Commands::sequence this report reflects
-  uint64_t used_blocks = 0;     // blocks that hold tokens, by the worker's own count
-  uint64_t reserved_blocks = 0;  // sum of the worst cases of what it runs, by the worker's own count
-  uint32_t running = 0;         // sequences
+  uint64_t step_id = 0;        // grows by one per executed step
+  uint64_t acked_command = 0;  // the newest Commands::sequence this report reflects
+  uint64_t used_blocks = 0;    // blocks that hold tokens, by the worker's own count
+  uint64_t reserved_blocks =
+      0;                 // sum of the worst cases of what it runs, by the worker's own count
+  uint32_t running = 0;  // sequences
   std::vector<TokenRun> runs;
   std::vector<Nack> nacks;
   std::vector<RankAge> ages;
@@ -108,9 +110,9 @@ using WorkerToRouter = std::variant<Join, StepReport, GroupDown, Leave>;
 struct GroupStart {
   Incarnation router_incarnation = 0;
   Incarnation group_incarnation = 0;
-  uint64_t kv_blocks = 0;   // the minimum over the ranks: what the group may use
-  std::string rendezvous;   // rank 0's
-  uint32_t lease_ms = 0;    // the leader reports at least three times in this time
+  uint64_t kv_blocks = 0;  // the minimum over the ranks: what the group may use
+  std::string rendezvous;  // rank 0's
+  uint32_t lease_ms = 0;   // the leader reports at least three times in this time
   friend bool operator==(const GroupStart&, const GroupStart&) = default;
 };
 // The rank must exit; the reason is for its operator.
@@ -125,7 +127,7 @@ struct Dispatch {
   Epoch epoch = 0;
   std::vector<uint32_t> prompt;  // [prompt_tokens]
   uint32_t n = 1;
-  SamplingParams sampling;       // seed and max_tokens set
+  SamplingParams sampling;  // seed and max_tokens set
   std::vector<uint32_t> eos_ids;
   // What each choice had emitted before this attempt; empty on the first.
   std::vector<std::vector<uint32_t>> emitted;  // [n][tokens]

@@ -1,5 +1,6 @@
-// KVERN_CHECK: for what this program did wrong, never for what the world did (that is absl::Status).
-// On in every build: a broken invariant ends the process, which its supervisor restarts.
+// KVERN_CHECK: for what this program did wrong, never for what the world did (that is
+// absl::Status). On in every build: a broken invariant ends the process, which its supervisor
+// restarts.
 #pragma once
 
 #include <sstream>
@@ -28,8 +29,8 @@ struct CheckVoidify {
 
 }  // namespace kvern::internal
 
-#define KVERN_CHECK(condition)                    \
-  (condition) ? static_cast<void>(0)              \
+#define KVERN_CHECK(condition)                      \
+  (condition) ? static_cast<void>(0)                \
               : ::kvern::internal::CheckVoidify() & \
                     ::kvern::internal::CheckFailure(__FILE__, __LINE__, #condition).stream()
 

@@ -16,8 +16,8 @@ struct LogState {
   std::shared_ptr<spdlog::logger> logger;
 
   LogState() {
-    logger = std::make_shared<spdlog::logger>(
-        "kvern", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+    logger = std::make_shared<spdlog::logger>("kvern",
+                                              std::make_shared<spdlog::sinks::stderr_sink_mt>());
     logger->set_pattern("%v");
   }
 };
@@ -82,8 +82,7 @@ void InitLog(std::string process, LogLevel level, LogFormat format) {
 }
 
 absl::StatusOr<LogLevel> ParseLogLevel(std::string_view text) {
-  for (LogLevel level :
-       {LogLevel::kDebug, LogLevel::kInfo, LogLevel::kWarning, LogLevel::kError}) {
+  for (LogLevel level : {LogLevel::kDebug, LogLevel::kInfo, LogLevel::kWarning, LogLevel::kError}) {
     if (text == LevelName(level)) return level;
   }
   return InvalidArgument("log level '", ToAbsl(text), "', allowed: debug, info, warning, error");

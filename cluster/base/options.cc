@@ -17,17 +17,20 @@ struct Unit {
   uint64_t factor;
 };
 
-constexpr Unit kSizeUnits[] = {
-    {"", 1}, {"B", 1}, {"KiB", 1ull << 10}, {"MiB", 1ull << 20}, {"GiB", 1ull << 30},
-    {"TiB", 1ull << 40}};
+constexpr Unit kSizeUnits[] = {{"", 1},
+                               {"B", 1},
+                               {"KiB", 1ull << 10},
+                               {"MiB", 1ull << 20},
+                               {"GiB", 1ull << 30},
+                               {"TiB", 1ull << 40}};
 constexpr Unit kTimeUnits[] = {{"us", kMicrosecond},
                                {"ms", kMillisecond},
                                {"s", kSecond},
                                {"m", 60 * kSecond},
                                {"h", 3600 * kSecond}};
 
-// Splits "12KiB" into 12 and the factor of KiB; false if either part is off or the product overflows
-// int64.
+// Splits "12KiB" into 12 and the factor of KiB; false if either part is off or the product
+// overflows int64.
 template <size_t N>
 bool ParseWithUnit(std::string_view text, const Unit (&units)[N], uint64_t* value) {
   uint64_t number = 0;
@@ -47,7 +50,8 @@ bool ParseWithUnit(std::string_view text, const Unit (&units)[N], uint64_t* valu
 absl::StatusOr<uint64_t> ParseSize(std::string_view text) {
   uint64_t value = 0;
   if (!ParseWithUnit(text, kSizeUnits, &value)) {
-    return InvalidArgument("'", ToAbsl(text), "' is not a size such as 256MiB (B, KiB, MiB, GiB, TiB)");
+    return InvalidArgument("'", ToAbsl(text),
+                           "' is not a size such as 256MiB (B, KiB, MiB, GiB, TiB)");
   }
   return value;
 }
@@ -95,7 +99,8 @@ void Options::Choice(std::string name, std::vector<std::string> allowed, std::st
   Custom(std::move(name), value_name, std::move(help),
          [target, allowed = std::move(allowed)](std::string_view text) {
            if (std::find(allowed.begin(), allowed.end(), text) == allowed.end()) {
-             return InvalidArgument("'", ToAbsl(text), "', allowed: ", absl::StrJoin(allowed, ", "));
+             return InvalidArgument("'", ToAbsl(text),
+                                    "', allowed: ", absl::StrJoin(allowed, ", "));
            }
            *target = text;
            return absl::OkStatus();
@@ -164,9 +169,11 @@ absl::Status Options::Parse(const std::vector<std::string>& arguments,
       continue;
     }
     size_t equals = argument.find('=');
-    std::string_view name = argument.substr(2, equals == std::string_view::npos ? equals : equals - 2);
+    std::string_view name =
+        argument.substr(2, equals == std::string_view::npos ? equals : equals - 2);
     Entry* entry = Find(name);
-    if (entry == nullptr) return InvalidArgument("--", ToAbsl(name), ": unknown option (see --help)");
+    if (entry == nullptr)
+      return InvalidArgument("--", ToAbsl(name), ": unknown option (see --help)");
     if (entry->given) return InvalidArgument("--", entry->name, ": given twice");
     entry->given = true;
     std::string_view value;
@@ -208,8 +215,8 @@ std::string Options::Help() const {
   size_t width = 0;
   std::vector<std::string> left;
   for (const Entry& entry : entries_) {
-    left.push_back(absl::StrCat("  --", entry.name, entry.value_name.empty() ? "" : " ",
-                                entry.value_name));
+    left.push_back(
+        absl::StrCat("  --", entry.name, entry.value_name.empty() ? "" : " ", entry.value_name));
     if (left.back().size() <= 34) width = std::max(width, left.back().size());
   }
   for (size_t i = 0; i < entries_.size(); ++i) {

@@ -50,10 +50,10 @@ absl::Status ErrnoStatus(std::string_view action, int error_number);
 #define KVERN_CONCAT(a, b) KVERN_CONCAT_INNER(a, b)
 
 // Returns the status of `expression` from the enclosing function unless it is OK.
-#define KVERN_RETURN_IF_ERROR(expression)               \
-  do {                                                  \
-    absl::Status kvern_status_ = (expression);          \
-    if (!kvern_status_.ok()) return kvern_status_;      \
+#define KVERN_RETURN_IF_ERROR(expression)          \
+  do {                                             \
+    absl::Status kvern_status_ = (expression);     \
+    if (!kvern_status_.ok()) return kvern_status_; \
   } while (false)
 
 // KVERN_ASSIGN_OR_RETURN(auto x, F()): x = the value of the StatusOr, or returns its status.

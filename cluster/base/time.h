@@ -6,7 +6,8 @@
 
 namespace kvern {
 
-// Nanoseconds since an arbitrary origin. Only differences mean anything, and only inside one process.
+// Nanoseconds since an arbitrary origin. Only differences mean anything, and only inside one
+// process.
 using Time = int64_t;
 using Duration = int64_t;
 

@@ -17,17 +17,18 @@ struct ShardRange {
   friend bool operator==(const ShardRange&, const ShardRange&) = default;
 };
 
-// Splits `kv_heads` over `world` ranks as evenly as they go, the larger shares first: 3 over 2 = 2 + 1.
-// Query heads follow their KV head. InvalidArgument if world is 0 or exceeds kv_heads (replicated heads
-// are not supported).
+// Splits `kv_heads` over `world` ranks as evenly as they go, the larger shares first: 3 over 2 = 2
+// + 1. Query heads follow their KV head. InvalidArgument if world is 0 or exceeds kv_heads
+// (replicated heads are not supported).
 absl::StatusOr<std::vector<ShardRange>> SplitKvHeads(uint32_t kv_heads, uint32_t world);
 
 // KV bytes of one token on one rank: 2 * layers * kv_heads * head_dim * element_bytes.
 uint64_t KvBytesPerToken(uint32_t layers, uint32_t kv_heads, uint32_t head_dim,
                          uint32_t element_bytes);
 
-// Blocks a request can come to: floor(prompt / B) + n * ceil((prompt mod B + max_new) / B). The whole
-// prompt blocks are shared by its n choices. Arguments are bounded by the codec, so nothing overflows.
+// Blocks a request can come to: floor(prompt / B) + n * ceil((prompt mod B + max_new) / B). The
+// whole prompt blocks are shared by its n choices. Arguments are bounded by the codec, so nothing
+// overflows.
 uint64_t BlocksNeeded(uint64_t prompt_tokens, uint64_t max_new_tokens, uint64_t n,
                       uint32_t block_size);
 

@@ -1,11 +1,13 @@
-// The router's decisions: who is admitted where and when, and what every client is told. A pure state
-// machine: no clock, socket, thread, file or random device; the same calls give the same effects.
-// Production (router/io) and the simulator (tests/sim) drive the same class.
+// The router's decisions: who is admitted where and when, and what every client is told. A pure
+// state machine: no clock, socket, thread, file or random device; the same calls give the same
+// effects. Production (router/io) and the simulator (tests/sim) drive the same class.
 //
 // Invariants (checked by Audit and the simulator):
-//  - every accepted request gets exactly one terminal answer (a Delta with usage, or a RequestError);
+//  - every accepted request gets exactly one terminal answer (a Delta with usage, or a
+//  RequestError);
 //  - per choice, positions sent are 0, 1, 2, ... each once; frames of an older epoch are dropped;
-//  - reserved(group) = sum of the needs of the requests dispatched to it, and never exceeds its blocks;
+//  - reserved(group) = sum of the needs of the requests dispatched to it, and never exceeds its
+//  blocks;
 //  - the queue stays within its entries and bytes.
 #pragma once
 
@@ -26,18 +28,19 @@ namespace kvern {
 using PeerId = uint64_t;
 
 struct RouterConfig {
-  std::string model;            // the served name
-  bool has_tokenizer = false;   // else prompt, messages and stop are refused
-  uint32_t max_seq_len = 0;     // prompt + output tokens of one request
-  uint32_t vocab_size = 0;      // token ids must be below it
+  std::string model;           // the served name
+  bool has_tokenizer = false;  // else prompt, messages and stop are refused
+  uint32_t max_seq_len = 0;    // prompt + output tokens of one request
+  uint32_t vocab_size = 0;     // token ids must be below it
   std::vector<uint32_t> eos_ids;
   uint32_t default_max_tokens = 256;
   Duration default_ttft_deadline = 10 * kSecond;
   uint32_t queue_entries = 1024;        // requests waiting (being tokenised included)
   uint64_t queue_bytes = 256ull << 20;  // bytes of their prompts
   uint32_t max_clients = 65536;
-  Duration client_lease = 3 * kSecond;   // a client with open requests that is silent this long is gone
-  Duration group_lease = 10 * kSecond;   // likewise a group's leader
+  Duration client_lease =
+      3 * kSecond;  // a client with open requests that is silent this long is gone
+  Duration group_lease = 10 * kSecond;  // likewise a group's leader
   Incarnation router_incarnation = 0;
 };
 
@@ -108,13 +111,13 @@ struct GroupStatus {
   std::string model;
   bool live = false;
   uint64_t total_blocks = 0;
-  uint64_t reserved_blocks = 0;   // by the router's ledger
-  uint64_t used_blocks = 0;       // by the worker's last report
-  int64_t drift_blocks = 0;       // ledger as of the acknowledged command minus the worker's own sum
-  uint32_t running = 0;           // requests dispatched and not finished
+  uint64_t reserved_blocks = 0;  // by the router's ledger
+  uint64_t used_blocks = 0;      // by the worker's last report
+  int64_t drift_blocks = 0;      // ledger as of the acknowledged command minus the worker's own sum
+  uint32_t running = 0;          // requests dispatched and not finished
   Duration report_age = 0;
-  std::vector<Join> ranks;        // as they joined, by rank
-  std::vector<RankAge> ages;      // as last reported
+  std::vector<Join> ranks;    // as they joined, by rank
+  std::vector<RankAge> ages;  // as last reported
 };
 struct RouterCounters {
   uint64_t accepted = 0;
@@ -122,8 +125,8 @@ struct RouterCounters {
   uint64_t cancelled = 0;
   uint64_t prompt_tokens = 0;
   uint64_t generated_tokens = 0;
-  std::vector<uint64_t> errors;   // by ErrorCode
-  uint64_t stale_runs = 0;        // token runs dropped by epoch or position
+  std::vector<uint64_t> errors;  // by ErrorCode
+  uint64_t stale_runs = 0;       // token runs dropped by epoch or position
   uint64_t lost_groups = 0;
   std::vector<double> cancel_to_free_seconds;  // since the last snapshot; bounded
   std::vector<double> ttft_seconds;            // likewise
@@ -135,18 +138,18 @@ struct RouterStatus {
   RouterCounters counters;
   uint64_t queue_entries = 0;
   uint64_t queue_bytes = 0;
-  Duration queue_age = 0;         // of the oldest waiting request
+  Duration queue_age = 0;  // of the oldest waiting request
   uint64_t clients = 0;
   bool draining = false;
 };
 // GET /v1/requests/{id}: where a request is and why it waits.
 struct RequestStatus {
-  std::string state;              // "tokenizing", "queued", "running"
+  std::string state;  // "tokenizing", "queued", "running"
   uint64_t needed_blocks = 0;
-  uint64_t free_blocks = 0;       // of the group with the most free
-  uint64_t queue_position = 0;    // requests ahead of it
-  std::string group;              // when running
-  std::string reason;             // why it waits
+  uint64_t free_blocks = 0;     // of the group with the most free
+  uint64_t queue_position = 0;  // requests ahead of it
+  std::string group;            // when running
+  std::string reason;           // why it waits
 };
 
 class RouterImpl;

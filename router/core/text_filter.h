@@ -18,7 +18,7 @@ class TextFilter {
     std::string text;         // what may be shown now
     bool stopped = false;     // a stop string is complete; the stream is over
     std::string stop_string;  // which one
-    size_t tokens_kept = 0;   // of the tokens given: all, or up to the one that completed the string
+    size_t tokens_kept = 0;  // of the tokens given: all, or up to the one that completed the string
   };
 
   virtual ~TextFilter() = default;

@@ -11,8 +11,8 @@
 
 namespace kvern {
 
-// Every rank calls the same collectives in the same order, each from its one thread. Sums are added in
-// rank order, so all ranks hold the same bits and the result depends on nothing but the inputs.
+// Every rank calls the same collectives in the same order, each from its one thread. Sums are added
+// in rank order, so all ranks hold the same bits and the result depends on nothing but the inputs.
 // Any error is final for the group: Unavailable when a peer is gone, aborted or silent past the
 // deadline, and every later call fails the same way. Abort may be called from any thread.
 class Communicator {
@@ -22,7 +22,8 @@ class Communicator {
   virtual int rank() const = 0;
   virtual int world() const = 0;
 
-  // data[i] = sum over ranks ascending of their data[i]. data: contiguous float32 rows [rows, cols].
+  // data[i] = sum over ranks ascending of their data[i]. data: contiguous float32 rows [rows,
+  // cols].
   virtual absl::Status AllReduceSum(Tensor data) = 0;
 
   // out[r * bytes .. ] = the `bytes` bytes of rank r, on every rank.

@@ -1,6 +1,6 @@
 // When a group's sequences run: continuous batching with chunked prefill over a pool of KV blocks.
-// Pure: no clock, thread, file or device. One per group, driven by its leader (worker/engine) and by the
-// simulator (tests/sim):  Accept / Cancel -> Plan -> (execute) -> Commit.
+// Pure: no clock, thread, file or device. One per group, driven by its leader (worker/engine) and
+// by the simulator (tests/sim):  Accept / Cancel -> Plan -> (execute) -> Commit.
 //
 // Invariants (Audit, after every step in tests):
 //  - free + held = total blocks; a block is held by exactly the sequences whose tables name it;
@@ -41,16 +41,16 @@ class Scheduler {
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
 
-  // Takes a dispatch, or refuses it with a Nack: its worst case does not fit beside the worst cases of
-  // what already runs, it is malformed, or its request already runs.
+  // Takes a dispatch, or refuses it with a Nack: its worst case does not fit beside the worst cases
+  // of what already runs, it is malformed, or its request already runs.
   void Accept(Time now, const Dispatch& dispatch, WorkerEffects& effects);
 
-  // Stops a choice or all choices; unknown requests and other epochs are ignored. Blocks are free for
-  // the next Plan. Nothing is reported for what was cancelled.
+  // Stops a choice or all choices; unknown requests and other epochs are ignored. Blocks are free
+  // for the next Plan. Nothing is reported for what was cancelled.
   void Cancel(Time now, const CancelDispatch& cancel, WorkerEffects& effects);
 
-  // Fills the next step. False: nothing can run (then `plan` is untouched). Each plan must be committed
-  // before the next is made.
+  // Fills the next step. False: nothing can run (then `plan` is untouched). Each plan must be
+  // committed before the next is made.
   bool Plan(Time now, StepPlan& plan);
 
   // Takes the tokens drawn in the plan's step: appends, finishes choices, frees blocks.

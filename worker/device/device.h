@@ -1,5 +1,5 @@
-// The memory of one device and what lives in it: activations, weight matrices, KV cache, batch tables.
-// The CPU implements this (worker/device/cpu); a GPU implements the same.
+// The memory of one device and what lives in it: activations, weight matrices, KV cache, batch
+// tables. The CPU implements this (worker/device/cpu); a GPU implements the same.
 #pragma once
 
 #include <cstddef>
@@ -64,8 +64,8 @@ struct KvCacheShape {
   }
 };
 
-// Paged keys and values, layout [block][layer][K|V][kv_head][token][head_dim]: one head's tokens of a
-// block are contiguous ("HND"). Allocated and touched when created.
+// Paged keys and values, layout [block][layer][K|V][kv_head][token][head_dim]: one head's tokens of
+// a block are contiguous ("HND"). Allocated and touched when created.
 class KvCache {
  public:
   virtual ~KvCache() = default;
@@ -82,13 +82,13 @@ struct BatchSequence {
   std::span<const uint32_t> block_table;
 };
 
-// All that the kernels need to know of a step, on the host. Rows of all tensors are the tokens of the
-// step, sequence after sequence, without padding.
+// All that the kernels need to know of a step, on the host. Rows of all tensors are the tokens of
+// the step, sequence after sequence, without padding.
 struct BatchLayout {
-  std::vector<uint32_t> token_ids;   // [num_tokens]
-  std::vector<uint32_t> positions;   // [num_tokens]
+  std::vector<uint32_t> token_ids;  // [num_tokens]
+  std::vector<uint32_t> positions;  // [num_tokens]
   std::vector<BatchSequence> sequences;
-  std::vector<int64_t> logit_rows;   // rows whose logits are wanted, ascending
+  std::vector<int64_t> logit_rows;  // rows whose logits are wanted, ascending
 };
 
 // The device's copy of a BatchLayout; reused from step to step. The layout passed to Load must stay

@@ -1,9 +1,10 @@
 // The operations that the decoder is written in, once for all devices. Letters in shapes:
-// T tokens of the step, H hidden, V vocabulary rows of this rank, Q/KV query and KV heads of this rank,
-// D head_dim, F intermediate columns of this rank, R rows that want logits.
+// T tokens of the step, H hidden, V vocabulary rows of this rank, Q/KV query and KV heads of this
+// rank, D head_dim, F intermediate columns of this rank, R rows that want logits.
 //
-// Rule of batch invariance: what an operation computes for a row depends on that row alone (its values,
-// its position, its own history), never on T, on neighbours or on how a prompt was cut into chunks.
+// Rule of batch invariance: what an operation computes for a row depends on that row alone (its
+// values, its position, its own history), never on T, on neighbours or on how a prompt was cut into
+// chunks.
 #pragma once
 
 #include <cstdint>
@@ -45,18 +46,18 @@ class Ops {
   // x += delta, then out = RmsNorm(x). All [T, H]. `out` may be the same memory as `delta`.
   virtual void AddRmsNorm(Tensor delta, Tensor x, const float* weight, float eps, Tensor out) = 0;
 
-  // out[t, n] = bias[n] + sum over k ascending of x[t, k] * weight[n, k]. bias: float32 [N] or null.
-  // One accumulator per output (per group, then groups ascending, for quantised weights).
+  // out[t, n] = bias[n] + sum over k ascending of x[t, k] * weight[n, k]. bias: float32 [N] or
+  // null. One accumulator per output (per group, then groups ascending, for quantised weights).
   virtual void MatMul(Tensor x, const Matrix& weight, const float* bias, Tensor out) = 0;
 
-  // qkv: [T, (Q + 2 KV) * D], in place: rotates q and k by the tokens' positions (pairs i, i + D/2),
-  // then writes k and v into the cache at the tokens' places in `layer`.
+  // qkv: [T, (Q + 2 KV) * D], in place: rotates q and k by the tokens' positions (pairs i, i +
+  // D/2), then writes k and v into the cache at the tokens' places in `layer`.
   virtual void RopeAndStoreKv(Tensor qkv, int64_t q_heads, const RopeTable& rope,
                               const Batch& batch, int64_t layer, KvCache& cache) = 0;
 
-  // Causal attention of every token over its own sequence's cache, scaled by 1/sqrt(D). Query head h
-  // reads KV head h / (Q / KV). q: the first Q * D columns of qkv. out: [T, Q * D]. Partial results of
-  // key ranges cut at absolute multiples of 256 are merged in ascending order.
+  // Causal attention of every token over its own sequence's cache, scaled by 1/sqrt(D). Query head
+  // h reads KV head h / (Q / KV). q: the first Q * D columns of qkv. out: [T, Q * D]. Partial
+  // results of key ranges cut at absolute multiples of 256 are merged in ascending order.
   virtual void Attention(Tensor q, int64_t q_heads, const Batch& batch, int64_t layer,
                          const KvCache& cache, Tensor out) = 0;
 
@@ -70,8 +71,8 @@ class Ops {
   virtual void CopyBlocks(std::span<const std::pair<uint32_t, uint32_t>> from_to,
                           KvCache& cache) = 0;
 
-  // ---- Sampling on this rank's columns of the logits, logits: [R, V] float32. Results on the host on
-  // return (these synchronise).
+  // ---- Sampling on this rank's columns of the logits, logits: [R, V] float32. Results on the host
+  // on return (these synchronise).
 
   // The k largest of row `row` (fewer if V < k): value descending, then index ascending.
   virtual void TopCandidates(Tensor logits, int64_t row, int64_t k,
@@ -79,8 +80,9 @@ class Ops {
 
   virtual LogSumExpPart LogSumExp(Tensor logits, int64_t row, float inverse_temperature) = 0;
 
-  // The column with the largest logit * inverse_temperature + Gumbel noise; the noise of column i is a
-  // function of (key, vocab_begin + i) alone, so it does not depend on how columns are sharded.
+  // The column with the largest logit * inverse_temperature + Gumbel noise; the noise of column i
+  // is a function of (key, vocab_begin + i) alone, so it does not depend on how columns are
+  // sharded.
   virtual Candidate GumbelMax(Tensor logits, int64_t row, float inverse_temperature, uint64_t key,
                               int64_t vocab_begin) = 0;
 };

@@ -14,9 +14,9 @@ class Executor {
  public:
   virtual ~Executor() = default;
 
-  // Executes `plan` on this rank; all ranks execute the same plans in the same order and return the same
-  // samples. Errors are final for the group: a peer is gone, the plan's step id is not the next one, or
-  // its previous_samples_hash differs from this rank's.
+  // Executes `plan` on this rank; all ranks execute the same plans in the same order and return the
+  // same samples. Errors are final for the group: a peer is gone, the plan's step id is not the
+  // next one, or its previous_samples_hash differs from this rank's.
   virtual absl::StatusOr<StepResult> Execute(const StepPlan& plan) = 0;
 };
 

@@ -1,5 +1,5 @@
-// One rank's share of a Llama-family model: from the tokens of a step to this rank's logits. Written
-// once over Ops and Communicator; knows no device.
+// One rank's share of a Llama-family model: from the tokens of a step to this rank's logits.
+// Written once over Ops and Communicator; knows no device.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +14,11 @@ namespace kvern {
 
 class Decoder {
  public:
-  // Allocates the workspace for steps of up to `max_tokens` tokens and `max_logit_rows` rows of logits.
-  // All pointers outlive the decoder.
-  static absl::StatusOr<std::unique_ptr<Decoder>> Create(const ModelWeights* weights, Device* device,
-                                                         Communicator* comm, int64_t max_tokens,
+  // Allocates the workspace for steps of up to `max_tokens` tokens and `max_logit_rows` rows of
+  // logits. All pointers outlive the decoder.
+  static absl::StatusOr<std::unique_ptr<Decoder>> Create(const ModelWeights* weights,
+                                                         Device* device, Communicator* comm,
+                                                         int64_t max_tokens,
                                                          int64_t max_logit_rows);
   ~Decoder();
 

@@ -1,5 +1,5 @@
-// Which part of the model a rank holds. Heads are split as evenly as they go; feed-forward columns and
-// vocabulary rows are then dealt so that the bytes per rank even out.
+// Which part of the model a rank holds. Heads are split as evenly as they go; feed-forward columns
+// and vocabulary rows are then dealt so that the bytes per rank even out.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +13,14 @@ namespace kvern {
 
 struct RankShard {
   ShardRange kv_heads;
-  ShardRange q_heads;        // kv_heads * (num_heads / num_kv_heads)
-  ShardRange intermediate;   // columns of gate and up, inputs of down; cut at multiples of `unit`
-  ShardRange vocab;          // rows of embedding and output
+  ShardRange q_heads;       // kv_heads * (num_heads / num_kv_heads)
+  ShardRange intermediate;  // columns of gate and up, inputs of down; cut at multiples of `unit`
+  ShardRange vocab;         // rows of embedding and output
 };
 
-// The shards of all ranks. `unit` is the granularity of quantised inputs (32) or 1; intermediate ranges
-// are cut at its multiples. InvalidArgument naming field, value and limit when a cut is impossible.
+// The shards of all ranks. `unit` is the granularity of quantised inputs (32) or 1; intermediate
+// ranges are cut at its multiples. InvalidArgument naming field, value and limit when a cut is
+// impossible.
 absl::StatusOr<std::vector<RankShard>> ShardModel(const ModelConfig& config, uint32_t world,
                                                   uint32_t unit);
 

@@ -14,21 +14,21 @@
 
 namespace kvern {
 
-// --weights: the format in memory. kAuto keeps the file's own (F32, F16 -> f32; BF16 -> bf16; Q8_0 ->
-// int8; Q4_* -> int4).
+// --weights: the format in memory. kAuto keeps the file's own (F32, F16 -> f32; BF16 -> bf16; Q8_0
+// -> int8; Q4_* -> int4).
 enum class WeightChoice : uint8_t { kAuto, kF32, kBf16, kInt8, kInt4 };
 
 struct LayerWeights {
-  std::unique_ptr<Buffer> input_norm;       // float32 [H]
-  std::unique_ptr<Matrix> qkv;              // [(Q + 2 KV) * D, H]
-  std::unique_ptr<Buffer> qkv_bias;         // float32 or null
-  std::unique_ptr<Matrix> out;              // [H, Q * D]
-  std::unique_ptr<Buffer> out_bias;         // on rank 0 only, so that the sum adds it once
-  std::unique_ptr<Buffer> post_norm;        // float32 [H]
-  std::unique_ptr<Matrix> gate_up;          // [2 F, H]
+  std::unique_ptr<Buffer> input_norm;  // float32 [H]
+  std::unique_ptr<Matrix> qkv;         // [(Q + 2 KV) * D, H]
+  std::unique_ptr<Buffer> qkv_bias;    // float32 or null
+  std::unique_ptr<Matrix> out;         // [H, Q * D]
+  std::unique_ptr<Buffer> out_bias;    // on rank 0 only, so that the sum adds it once
+  std::unique_ptr<Buffer> post_norm;   // float32 [H]
+  std::unique_ptr<Matrix> gate_up;     // [2 F, H]
   std::unique_ptr<Buffer> gate_up_bias;
-  std::unique_ptr<Matrix> down;             // [H, F]
-  std::unique_ptr<Buffer> down_bias;        // on rank 0 only
+  std::unique_ptr<Matrix> down;       // [H, F]
+  std::unique_ptr<Buffer> down_bias;  // on rank 0 only
 };
 
 struct ModelWeights {
@@ -36,16 +36,16 @@ struct ModelWeights {
   RankShard shard;
   int rank = 0;
   int world = 1;
-  std::unique_ptr<Matrix> embedding;        // [V, H], vocabulary rows of this rank
-  std::unique_ptr<Matrix> output;           // [V, H]; null when tied: use the embedding
-  std::unique_ptr<Buffer> final_norm;       // float32 [H]
+  std::unique_ptr<Matrix> embedding;   // [V, H], vocabulary rows of this rank
+  std::unique_ptr<Matrix> output;      // [V, H]; null when tied: use the embedding
+  std::unique_ptr<Buffer> final_norm;  // float32 [H]
   std::vector<LayerWeights> layers;
-  std::unique_ptr<Buffer> rope_cos;         // float32 [max_seq_len, D / 2]
+  std::unique_ptr<Buffer> rope_cos;  // float32 [max_seq_len, D / 2]
   std::unique_ptr<Buffer> rope_sin;
   uint32_t max_seq_len = 0;
 
   const Matrix& output_matrix() const { return output ? *output : *embedding; }
-  size_t bytes() const;                     // of everything above, as allocated
+  size_t bytes() const;  // of everything above, as allocated
 };
 
 // Loads rank `rank` of `world`. `max_seq_len` bounds the rope table (at most the model's).

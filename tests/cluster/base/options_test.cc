@@ -1,0 +1,79 @@
+#include "cluster/base/options.h"
+
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace kvern {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(ParseSizeTest, UnitsAndRefusals) {
+  EXPECT_EQ(*ParseSize("4096"), 4096u);
+  EXPECT_EQ(*ParseSize("256MiB"), 256ull << 20);
+  for (const char* bad : {"", "MiB", "1.5GiB", "-1", "1MB", "1 MiB", "99999999999999TiB"}) {
+    EXPECT_FALSE(ParseSize(bad).ok()) << bad;
+  }
+}
+
+TEST(ParseDurationTest, UnitsAndRefusals) {
+  EXPECT_EQ(*ParseDuration("250ms"), 250 * kMillisecond);
+  EXPECT_EQ(*ParseDuration("2m"), 120 * kSecond);
+  for (const char* bad : {"", "10", "s", "1.5s", "-1s", "99999999999h"}) {
+    EXPECT_FALSE(ParseDuration(bad).ok()) << bad;
+  }
+}
+
+struct Parsed {
+  std::string model;
+  std::string dtype = "auto";
+  int64_t tp = 1;
+  uint64_t memory = 0;
+  bool json = false;
+  std::vector<std::string> positional;
+  std::string error;
+};
+
+Parsed Parse(const std::vector<std::string>& arguments, bool positional = false) {
+  Parsed result;
+  Options options("kvern-x", "kvern-x --model PATH");
+  options.String("model", "PATH", "what to serve", &result.model);
+  options.Choice("kv-dtype", {"auto", "f32"}, "KV element type", &result.dtype);
+  options.Count("tp", "N", "ranks", &result.tp, 1, 64);
+  options.Size("kv-memory", "bytes", &result.memory);
+  options.Flag("json", "JSON output", &result.json);
+  absl::Status status = options.Parse(arguments, positional ? &result.positional : nullptr);
+  result.error = std::string(status.message());
+  return result;
+}
+
+TEST(OptionsTest, ReadsBothForms) {
+  Parsed parsed = Parse({"--model", "a.gguf", "--tp=2", "--kv-memory", "1GiB", "--json"});
+  EXPECT_EQ(parsed.error, "");
+  EXPECT_EQ(parsed.model, "a.gguf");
+  EXPECT_EQ(parsed.tp, 2);
+  EXPECT_EQ(parsed.memory, 1ull << 30);
+  EXPECT_TRUE(parsed.json);
+}
+
+TEST(OptionsTest, RefusalsNameOptionValueAndLimit) {
+  EXPECT_THAT(Parse({"--tp", "0"}).error,
+              HasSubstr("--tp: '0' is not a whole number from 1 to 64"));
+  EXPECT_THAT(Parse({"--kv-dtype", "int3"}).error, HasSubstr("'int3', allowed: auto, f32"));
+  EXPECT_THAT(Parse({"--tenants", "x"}).error, HasSubstr("--tenants: unknown option"));
+  EXPECT_THAT(Parse({"--tp"}).error, HasSubstr("needs a value"));
+  EXPECT_THAT(Parse({"--json=1"}).error, HasSubstr("takes no value"));
+  EXPECT_THAT(Parse({"--tp", "1", "--tp", "2"}).error, HasSubstr("given twice"));
+  EXPECT_THAT(Parse({"stray"}).error, HasSubstr("unexpected argument 'stray'"));
+  EXPECT_THAT(Parse({"--model", ""}).error, HasSubstr("empty"));
+}
+
+TEST(OptionsTest, PositionalOnlyWhereWanted) {
+  EXPECT_EQ(Parse({"encode"}, true).positional, std::vector<std::string>{"encode"});
+}
+
+}  // namespace
+}  // namespace kvern
