@@ -94,6 +94,7 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> Checkpoint::FromGguf(
     info.interleaved_rows = StoredInterleaved(info.name);
     checkpoint->tensors_.push_back(std::move(info));
   }
+  checkpoint->name_ = source->name();
   checkpoint->sources_.push_back(std::move(source));
   KVERN_RETURN_IF_ERROR(checkpoint->Finish());
   // Last, because it is the one part that takes memory: only for a file that is right so far.
@@ -137,8 +138,7 @@ absl::StatusOr<const TensorInfo*> Checkpoint::Find(std::string_view name) const 
   auto it = std::lower_bound(tensors_.begin(), tensors_.end(), name,
                              [](const TensorInfo& t, std::string_view n) { return t.name < n; });
   if (it == tensors_.end() || it->name != name) {
-    const std::string where = sources_.empty() ? "the model" : sources_[0]->name();
-    return InvalidArgument(where, ": tensor ", Quoted(name), " is missing");
+    return InvalidArgument(name_, ": tensor ", Quoted(name), " is missing");
   }
   if (!it->unread_type.empty()) {
     return Unimplemented(sources_[it->source]->name(), ": tensor ", Quoted(name), " has type ",

@@ -2,6 +2,7 @@
 // safetensors. The one thing the loader and the router see of model files.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -43,6 +44,12 @@ constexpr uint64_t InterleavedRow(uint64_t head_dim, uint64_t row) {
   return row - in_head + 2 * (in_head % half) + in_head / half;
 }
 
+// The files of one folder, by plain file name; NotFound when there is none of that name.
+struct ModelFolder {
+  std::string name;  // for error texts: a path
+  std::function<absl::StatusOr<std::shared_ptr<const ByteSource>>(const std::string& file)> open;
+};
+
 // Immutable after Open; every method is thread-safe.
 class Checkpoint {
  public:
@@ -80,20 +87,13 @@ class Checkpoint {
   // The two formats, over any source of bytes: for tests and fuzz targets.
   static absl::StatusOr<std::unique_ptr<Checkpoint>> FromGguf(
       std::shared_ptr<const ByteSource> source);
-  struct HfFiles {
-    std::string folder;  // for error texts
-    std::string config_json;
-    std::optional<std::string> generation_config_json;
-    std::optional<std::string> index_json;
-    std::vector<std::shared_ptr<const ByteSource>> shards;
-    std::vector<std::string> shard_names;  // plain file names, as the index spells them
-  };
-  static absl::StatusOr<std::unique_ptr<Checkpoint>> FromHf(HfFiles files);
+  static absl::StatusOr<std::unique_ptr<Checkpoint>> FromFolder(const ModelFolder& folder);
 
  private:
   Checkpoint() = default;
   absl::Status Finish();
 
+  std::string name_;  // for error texts: the path
   ModelConfig config_;
   std::optional<TokenizerData> tokenizer_;
   std::vector<TensorInfo> tensors_;

@@ -39,14 +39,4 @@ absl::Status File::DoRead(uint64_t offset, std::span<std::byte> out) const {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::string> ReadSmallFile(const std::string& path, uint64_t max_bytes) {
-  KVERN_ASSIGN_OR_RETURN(std::unique_ptr<File> file, File::Open(path));
-  if (file->size() > max_bytes) {
-    return InvalidArgument(path, " has ", file->size(), " bytes, the limit is ", max_bytes);
-  }
-  std::string text(file->size(), '\0');
-  KVERN_RETURN_IF_ERROR(file->ReadAt(0, std::as_writable_bytes(std::span(text))));
-  return text;
-}
-
 }  // namespace kvern

@@ -24,7 +24,4 @@ class File final : public ByteSource {
   int fd_;
 };
 
-// The whole of a small text file. An error when it has more than `max_bytes`.
-absl::StatusOr<std::string> ReadSmallFile(const std::string& path, uint64_t max_bytes);
-
 }  // namespace kvern
