@@ -5,8 +5,13 @@
 // Invariants (Audit, after every step in tests):
 //  - free + held = total blocks; a block is held by exactly the sequences whose tables name it;
 //  - a request's blocks never exceed BlocksNeeded(prompt, max_tokens, n), what the router reserved;
-//  - every running decode gets a row in every plan that has rows; prefill takes what is left of the
-//    token budget, oldest first.
+//  - every running decode gets a row in every plan, those that waited longest first where a step
+//  has not
+//    room for all; prefill takes what is left of the token budget;
+//  - of that budget 1/kNewcomerShare goes to the prompts with the fewest tokens left, the rest
+//  oldest
+//    first, so that a short prompt does not wait for a long one (what one side cannot use, the
+//    other gets).
 #pragma once
 
 #include <cstdint>
@@ -18,10 +23,16 @@
 
 namespace kvern {
 
+// A quarter: with a budget of 512 a prompt of up to 128 tokens is computed in one step beside a
+// long one.
+inline constexpr uint32_t kNewcomerShare = 4;
+
 struct SchedulerConfig {
   uint64_t num_blocks = 0;
   uint32_t max_batch_tokens = 512;  // decodes and prefill chunks of one step
-  uint32_t max_sequences = 256;     // slots
+  uint32_t max_sequences = 256;  // slots: live choices at once. A choice needs a block of its own,
+                                 // so with num_blocks slots the blocks always run out first.
+  uint32_t max_sample_rows = 256;  // tokens drawn in one step: bounds the logits in memory
   uint32_t max_seq_len = 0;
   uint32_t vocab_size = 0;
 };
@@ -32,7 +43,9 @@ struct WorkerEffects {
   std::vector<Nack> nacks;
 };
 
-class SchedulerImpl;
+struct GroupState;
+struct Request;
+struct Sequence;
 
 class Scheduler {
  public:
@@ -65,7 +78,13 @@ class Scheduler {
   void Audit() const;
 
  private:
-  std::unique_ptr<SchedulerImpl> impl_;
+  // Moves a choice that completed the prompt's last block onto a sibling's
+  // (Request::ends_on_block).
+  void SettleTail(Request& request, Sequence& sequence);
+  // Appends a drawn token and reports it; true when the choice is over.
+  bool TakeToken(Sequence& sequence, const SampledToken& sample, WorkerEffects& effects);
+
+  std::unique_ptr<GroupState> state_;
 };
 
 }  // namespace kvern

@@ -1,0 +1,116 @@
+#include "worker/core/admission.h"
+
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "cluster/capacity/kv_budget.h"
+
+namespace kvern {
+namespace {
+
+bool Contains(const std::vector<uint32_t>& ids, uint32_t id) {
+  return std::find(ids.begin(), ids.end(), id) != ids.end();
+}
+
+// The first id that is not in the vocabulary, as an error text; empty when all are.
+std::string CheckTokens(const char* field, const std::vector<uint32_t>& ids, uint32_t vocab_size) {
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (ids[i] >= vocab_size) {
+      return absl::StrCat(field, "[", i, "] is ", ids[i], ", the vocabulary has ", vocab_size);
+    }
+  }
+  return "";
+}
+
+std::string CheckShape(const SchedulerConfig& config, const Dispatch& dispatch) {
+  const SamplingParams& sampling = dispatch.sampling;
+  if (dispatch.prompt.empty()) return "prompt is empty";
+  if (dispatch.n == 0 || dispatch.n > kMaxChoices) {
+    return absl::StrCat("n is ", dispatch.n, ", allowed are 1 to ", kMaxChoices);
+  }
+  if (sampling.max_tokens == 0) return "max_tokens is 0, at least 1 is needed";
+  uint64_t total = uint64_t{dispatch.prompt.size()} + sampling.max_tokens;
+  if (total > config.max_seq_len) {
+    return absl::StrCat("prompt and max_tokens are ", total, " tokens, max_seq_len is ",
+                        config.max_seq_len);
+  }
+  if (!dispatch.emitted.empty() && dispatch.emitted.size() != dispatch.n) {
+    return absl::StrCat("emitted has ", dispatch.emitted.size(), " choices, n is ", dispatch.n);
+  }
+  std::string error = CheckTokens("prompt", dispatch.prompt, config.vocab_size);
+  for (const std::vector<uint32_t>& emitted : dispatch.emitted) {
+    if (emitted.size() > sampling.max_tokens) {
+      return absl::StrCat("emitted has ", emitted.size(), " tokens, max_tokens is ",
+                          sampling.max_tokens);
+    }
+    if (error.empty()) error = CheckTokens("emitted", emitted, config.vocab_size);
+  }
+  if (error.empty() && UnfinishedChoices(dispatch).empty()) error = "every choice is already over";
+  return error;
+}
+
+// The router's ledger should have kept these from coming up.
+std::string CheckRoom(const GroupState& state, const Dispatch& dispatch) {
+  uint64_t needed =
+      BlocksNeeded(dispatch.prompt.size(), dispatch.sampling.max_tokens, dispatch.n, kBlockSize);
+  if (needed > state.config.num_blocks - state.reserved) {
+    return absl::StrCat("needs ", needed, " blocks, ", state.reserved, " of ",
+                        state.config.num_blocks, " are reserved");
+  }
+  if (dispatch.n > state.config.max_sequences - state.running) {
+    return absl::StrCat("needs ", dispatch.n, " sequences, ", state.running, " of ",
+                        state.config.max_sequences, " run");
+  }
+  return "";
+}
+
+}  // namespace
+
+std::optional<Nack> CheckDispatch(const GroupState& state, const Dispatch& dispatch) {
+  auto refuse = [&](ErrorCode code, std::string message) {
+    return Nack{dispatch.request_id, dispatch.epoch, code, std::move(message)};
+  };
+  if (state.requests.Find(dispatch.request_id) != nullptr) {
+    return refuse(ErrorCode::kInternal, "the request runs already");
+  }
+  if (dispatch.sampling.prompt_logprobs) {
+    return refuse(ErrorCode::kUnsupportedParameter, "prompt_logprobs is not supported");
+  }
+  if (std::string error = CheckShape(state.config, dispatch); !error.empty()) {
+    return refuse(ErrorCode::kInvalidArgument, std::move(error));
+  }
+  if (std::string error = CheckRoom(state, dispatch); !error.empty()) {
+    return refuse(ErrorCode::kInternal, std::move(error));
+  }
+  return std::nullopt;
+}
+
+std::vector<uint32_t> UnfinishedChoices(const Dispatch& dispatch) {
+  std::vector<uint32_t> choices;
+  for (uint32_t choice = 0; choice < dispatch.n; ++choice) {
+    if (!dispatch.emitted.empty() && !dispatch.emitted[choice].empty()) {
+      const std::vector<uint32_t>& emitted = dispatch.emitted[choice];
+      StopReason ignored;
+      if (FinishOf(dispatch, emitted.back(), emitted.size(), ignored) != FinishReason::kNone) {
+        continue;
+      }
+    }
+    choices.push_back(choice);
+  }
+  return choices;
+}
+
+FinishReason FinishOf(const Dispatch& dispatch, uint32_t token, size_t output,
+                      StopReason& stop_reason) {
+  const SamplingParams& sampling = dispatch.sampling;
+  if (!sampling.ignore_eos && Contains(dispatch.eos_ids, token)) return FinishReason::kStop;
+  if (Contains(sampling.stop_token_ids, token)) {
+    stop_reason = token;
+    return FinishReason::kStop;
+  }
+  if (output >= sampling.max_tokens) return FinishReason::kLength;
+  return FinishReason::kNone;
+}
+
+}  // namespace kvern

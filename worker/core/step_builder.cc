@@ -1,0 +1,187 @@
+#include "worker/core/step_builder.h"
+
+#include <algorithm>
+
+#include "cluster/base/check.h"
+
+namespace kvern {
+namespace {
+
+// The most tokens the sequence can use in one step, whatever the budget.
+uint32_t LongestChunk(const Sequence& sequence) {
+  const Request& request = *sequence.request;
+  uint32_t last_prompt_token = request.prompt_tokens() - 1;
+  if (!request.forked) return last_prompt_token - sequence.computed;
+  // Its copy of the prompt's last block is settled before it takes another block.
+  if (request.ends_on_block() && sequence.computed == last_prompt_token) return 1;
+  return sequence.remaining();
+}
+
+// Calls `visit` for every sequence that has work, oldest request first, then by choice.
+template <typename Visit>
+void ForEachRunnable(const GroupState& state, Visit visit) {
+  for (Request* request : state.order) {
+    size_t count = request->forked ? request->live.size() : 1;
+    for (size_t i = 0; i < count; ++i) visit(*request->live[i]);
+  }
+}
+
+}  // namespace
+
+bool StepBuilder::Build() {
+  KVERN_CHECK(!state_.plan_in_flight) << "step " << state_.step_id << " was not committed";
+  if (state_.running == 0) return false;
+  plan_ = StepPlan();
+  plan_.step_id = ++state_.step_id;
+  plan_.previous_samples_hash = state_.samples_hash;
+  plan_.releases.swap(state_.to_release);
+  state_.free_slots.insert(state_.free_slots.end(), plan_.releases.begin(), plan_.releases.end());
+  tokens_left_ = state_.config.max_batch_tokens;
+  samples_left_ = state_.config.max_sample_rows;
+  Fork();
+  AddDecodes();
+  AddPrefills();
+  KVERN_CHECK(!plan_.rows.empty());
+  state_.in_flight = plan_.rows;
+  state_.plan_in_flight = true;
+  return true;
+}
+
+void StepBuilder::Fork() {
+  for (Request* request : state_.order) {
+    if (request->forked) continue;
+    if (request->live[0]->computed + 1 == request->prompt_tokens()) ForkRequest(*request);
+  }
+}
+
+void StepBuilder::ForkRequest(Request& request) {
+  request.forked = true;
+  Sequence& base = *request.live[0];
+  if (!base.slot) StartSequence(base);  // A prompt of one token: there was nothing to compute.
+  uint32_t whole = base.computed / kBlockSize;
+  for (size_t i = 1; i < request.live.size(); ++i) {
+    Sequence& sequence = *request.live[i];
+    if (sequence.output > 0) {
+      StartSequence(sequence);  // It brings its own tokens of an earlier epoch.
+    } else {
+      plan_.forks.push_back({*base.slot, NewSlot(sequence), sequence.choice});
+      sequence.announced = whole;
+    }
+    sequence.computed = base.computed;
+    for (uint32_t k = 0; k < whole; ++k) {
+      state_.pool.Ref(base.table[k]);
+      sequence.table.push_back(base.table[k]);
+    }
+    if (base.computed % kBlockSize != 0) {
+      BlockId copy = state_.pool.Allocate();
+      sequence.table.push_back(copy);
+      plan_.copies.push_back({base.table[whole], copy});
+    }
+    AnnounceBlocks(sequence);
+  }
+}
+
+void StepBuilder::StartSequence(Sequence& sequence) {
+  const Dispatch& dispatch = sequence.request->dispatch;
+  SequenceStart start;
+  start.slot = NewSlot(sequence);
+  start.tokens = dispatch.prompt;
+  start.prompt_tokens = sequence.request->prompt_tokens();
+  if (!dispatch.emitted.empty()) {
+    const std::vector<uint32_t>& emitted = dispatch.emitted[sequence.choice];
+    start.tokens.insert(start.tokens.end(), emitted.begin(), emitted.end());
+  }
+  start.choice = sequence.choice;
+  start.sampling = dispatch.sampling;
+  start.eos_ids = dispatch.eos_ids;
+  plan_.starts.push_back(std::move(start));
+}
+
+Slot StepBuilder::NewSlot(Sequence& sequence) {
+  Slot slot = static_cast<Slot>(state_.by_slot.size());
+  if (state_.free_slots.empty()) {
+    state_.by_slot.push_back(nullptr);
+  } else {
+    slot = state_.free_slots.back();
+    state_.free_slots.pop_back();
+  }
+  KVERN_CHECK_LT(slot, state_.config.max_sequences);
+  state_.by_slot[slot] = &sequence;
+  sequence.slot = slot;
+  return slot;
+}
+
+void StepBuilder::AddDecodes() {
+  std::vector<Sequence*> decodes;
+  ForEachRunnable(state_, [&](Sequence& sequence) {
+    if (sequence.decoding) decodes.push_back(&sequence);
+  });
+  uint32_t room = std::min(tokens_left_, samples_left_);
+  if (decodes.size() > room) {
+    // Those that waited longest go first.
+    std::stable_sort(decodes.begin(), decodes.end(), [](const Sequence* a, const Sequence* b) {
+      return a->last_step < b->last_step;
+    });
+    decodes.resize(room);
+  }
+  for (Sequence* sequence : decodes) AddRow(*sequence, 1);
+}
+
+std::vector<uint32_t> StepBuilder::SharePrefill(const std::vector<Sequence*>& waiting,
+                                                uint32_t budget) const {
+  std::vector<uint32_t> counts(waiting.size(), 0);
+  auto give = [&](size_t i, uint32_t& left) {
+    uint32_t count = std::min(LongestChunk(*waiting[i]) - counts[i], left);
+    counts[i] += count;
+    left -= count;
+  };
+  uint32_t share = waiting.size() > 1 ? budget / kNewcomerShare : 0;
+  uint32_t oldest_first = budget - share;
+  for (size_t i = 0; i < waiting.size(); ++i) give(i, oldest_first);
+
+  std::vector<size_t> shortest(waiting.size());
+  for (size_t i = 0; i < waiting.size(); ++i) shortest[i] = i;
+  std::stable_sort(shortest.begin(), shortest.end(), [&](size_t a, size_t b) {
+    return waiting[a]->remaining() < waiting[b]->remaining();
+  });
+  uint32_t shortest_first = share + oldest_first;
+  for (size_t i : shortest) give(i, shortest_first);
+  return counts;
+}
+
+void StepBuilder::AddPrefills() {
+  std::vector<Sequence*> waiting;
+  ForEachRunnable(state_, [&](Sequence& sequence) {
+    if (!sequence.decoding) waiting.push_back(&sequence);
+  });
+  std::vector<uint32_t> counts = SharePrefill(waiting, tokens_left_);
+  for (size_t i = 0; i < waiting.size(); ++i) {
+    // A chunk that would draw a token beyond the step's limit of draws stops one token short.
+    if (counts[i] == waiting[i]->remaining() && samples_left_ == 0) --counts[i];
+    if (counts[i] > 0) AddRow(*waiting[i], counts[i]);
+  }
+}
+
+void StepBuilder::AddRow(Sequence& sequence, uint32_t count) {
+  if (!sequence.slot) StartSequence(sequence);
+  uint32_t end = sequence.computed + count;
+  while (sequence.table.size() * kBlockSize < end) sequence.table.push_back(state_.pool.Allocate());
+  AnnounceBlocks(sequence);
+  bool sample = end == sequence.length();
+  plan_.rows.push_back({*sequence.slot, sequence.computed, count, sample});
+  sequence.last_step = state_.step_id;
+  tokens_left_ -= count;
+  if (sample) --samples_left_;
+}
+
+void StepBuilder::AnnounceBlocks(Sequence& sequence) {
+  if (sequence.announced == sequence.table.size()) return;
+  BlockAppend append;
+  append.slot = *sequence.slot;
+  append.first = sequence.announced;
+  append.blocks.assign(sequence.table.begin() + sequence.announced, sequence.table.end());
+  plan_.appends.push_back(std::move(append));
+  sequence.announced = static_cast<uint32_t>(sequence.table.size());
+}
+
+}  // namespace kvern

@@ -1,0 +1,37 @@
+// Makes one step's plan out of a group's state. Pure; a part of Scheduler (see scheduler.h for the
+// rules).
+#pragma once
+
+#include "worker/core/group_state.h"
+
+namespace kvern {
+
+class StepBuilder {
+ public:
+  // Both outlive the builder, which is used for one step.
+  StepBuilder(GroupState& state, StepPlan& plan) : state_(state), plan_(plan) {}
+
+  // Fills the plan and marks it in flight. False, and nothing is changed, when no sequence is live.
+  bool Build();
+
+ private:
+  // Splits every request whose prompt is complete but for its last token into its choices.
+  void Fork();
+  void ForkRequest(Request& request);
+  void StartSequence(Sequence& sequence);
+  Slot NewSlot(Sequence& sequence);
+
+  // How many tokens each prefilling sequence gets of `budget`, in the order of `waiting`.
+  std::vector<uint32_t> SharePrefill(const std::vector<Sequence*>& waiting, uint32_t budget) const;
+  void AddDecodes();
+  void AddPrefills();
+  void AddRow(Sequence& sequence, uint32_t count);
+  void AnnounceBlocks(Sequence& sequence);
+
+  GroupState& state_;
+  StepPlan& plan_;
+  uint32_t tokens_left_ = 0;
+  uint32_t samples_left_ = 0;
+};
+
+}  // namespace kvern
