@@ -40,21 +40,24 @@ struct Decoded {
   DecodeFailure failure = DecodeFailure::kNone;
   std::string error;
   RequestId request_id;
+  Incarnation sender = 0;  // of the process that encoded it; 0: it did not say
   Message message;
 
   bool ok() const { return failure == DecodeFailure::kNone; }
 };
 
-std::string EncodeClientMessage(const ClientMessage& message);
+// `sender` is the incarnation of the encoding process: with the routing id it tells the receiver
+// whom it hears.
+std::string EncodeClientMessage(const ClientMessage& message, Incarnation sender = 0);
 Decoded<ClientMessage> DecodeClientMessage(Bytes bytes);
 
-std::string EncodeRouterToClient(const RouterToClient& message);
+std::string EncodeRouterToClient(const RouterToClient& message, Incarnation sender = 0);
 Decoded<RouterToClient> DecodeRouterToClient(Bytes bytes);
 
-std::string EncodeWorkerToRouter(const WorkerToRouter& message);
+std::string EncodeWorkerToRouter(const WorkerToRouter& message, Incarnation sender = 0);
 Decoded<WorkerToRouter> DecodeWorkerToRouter(Bytes bytes);
 
-std::string EncodeRouterToWorker(const RouterToWorker& message);
+std::string EncodeRouterToWorker(const RouterToWorker& message, Incarnation sender = 0);
 Decoded<RouterToWorker> DecodeRouterToWorker(Bytes bytes);
 
 // Plans end with a hash of their bytes: a rank that reads other bytes than the leader wrote, or a

@@ -1,0 +1,157 @@
+#include "schemas/codec.h"
+
+#include <cmath>
+
+#include "cluster/base/check.h"
+#include "schemas/codec_internal.h"
+
+namespace kvern {
+
+std::string_view DecodeFailureName(DecodeFailure failure) {
+  switch (failure) {
+    case DecodeFailure::kNone:
+      return "none";
+    case DecodeFailure::kTooLarge:
+      return "too_large";
+    case DecodeFailure::kMalformed:
+      return "malformed";
+    case DecodeFailure::kWrongVersion:
+      return "wrong_version";
+    case DecodeFailure::kUnknownKind:
+      return "unknown_kind";
+    case DecodeFailure::kOutOfRange:
+      return "out_of_range";
+  }
+  return "none";
+}
+
+namespace codec {
+namespace {
+
+// Length of the well-formed character that begins at text[0] (a byte above 0x7F); 0: ill-formed.
+size_t MultiByteLength(const unsigned char* text, size_t size) {
+  unsigned char lead = text[0];
+  size_t length = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
+  if (lead < 0xC2 || lead > 0xF4 || size < length) return 0;
+  // The second byte's range excludes overlong forms, surrogates and what is above U+10FFFF.
+  unsigned char low = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
+  unsigned char high = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
+  if (text[1] < low || text[1] > high) return 0;
+  for (size_t i = 2; i < length; ++i) {
+    if (text[i] < 0x80 || text[i] > 0xBF) return 0;
+  }
+  return length;
+}
+
+}  // namespace
+
+size_t FirstIllFormedUtf8(std::string_view text) {
+  const auto* bytes = reinterpret_cast<const unsigned char*>(text.data());
+  size_t i = 0;
+  while (i < text.size()) {
+    uint64_t word;
+    if (text.size() - i >= sizeof(word)) {
+      std::memcpy(&word, bytes + i, sizeof(word));
+      if ((word & 0x8080808080808080ull) == 0) {
+        i += sizeof(word);
+        continue;
+      }
+    }
+    if (bytes[i] < 0x80) {
+      ++i;
+      continue;
+    }
+    size_t length = MultiByteLength(bytes + i, text.size() - i);
+    if (length == 0) return i;
+    i += length;
+  }
+  return std::string_view::npos;
+}
+
+std::string Field::ToString() const {
+  if (list.empty()) return std::string(name);
+  std::string text = absl::StrCat(ToAbsl(list), "[", index, "]");
+  if (!name.empty()) absl::StrAppend(&text, ".", ToAbsl(name));
+  return text;
+}
+
+void Checks::Refuse(DecodeFailure failure, const Field& field, std::string_view value,
+                    std::string_view allowed) {
+  failure_ = failure;
+  error_ = absl::StrCat(field.ToString(), " ", ToAbsl(value), ", allowed: ", ToAbsl(allowed));
+}
+
+void Checks::Missing(const Field& field) {
+  if (!ok()) return;
+  failure_ = DecodeFailure::kMalformed;
+  error_ = absl::StrCat(field.ToString(), " is missing");
+}
+
+bool Checks::Count(const Field& field, size_t count, size_t max) {
+  if (count > max) OutOfRange(field, absl::StrCat("with ", count, " entries"), absl::StrCat(max));
+  return ok();
+}
+
+bool Checks::Spend(const Field& field, size_t bytes) {
+  if (ok() && bytes > budget_) {
+    failure_ = DecodeFailure::kMalformed;
+    error_ = absl::StrCat(field.ToString(), " shares bytes with other fields");
+  }
+  if (ok()) budget_ -= bytes;
+  return ok();
+}
+
+std::string Checks::Text(const Field& field, const flatbuffers::String* text, size_t max_bytes) {
+  if (text == nullptr || !ok()) return {};
+  if (text->size() > max_bytes) {
+    OutOfRange(field, absl::StrCat("of ", text->size(), " bytes"), absl::StrCat(max_bytes));
+    return {};
+  }
+  if (!Spend(field, text->size())) return {};
+  std::string copy(text->c_str(), text->size());
+  size_t ill_formed = FirstIllFormedUtf8(copy);
+  if (ill_formed != std::string_view::npos) {
+    OutOfRange(field, absl::StrCat("is ill-formed at byte ", ill_formed), "UTF-8");
+    return {};
+  }
+  return copy;
+}
+
+float Checks::Real(const Field& field, float value, float min, float max) {
+  // Written so that NaN is refused.
+  if (!(value >= min && value <= max)) {
+    OutOfRange(field, value, absl::StrCat(min, " to ", max));
+  }
+  return value;
+}
+
+double Checks::Measure(const Field& field, double value) {
+  if (!(value >= 0 && std::isfinite(value))) OutOfRange(field, value, "a finite number >= 0");
+  return value;
+}
+
+AlignedInput::AlignedInput(Bytes bytes) {
+  data_ = reinterpret_cast<const uint8_t*>(bytes.data());
+  if (reinterpret_cast<uintptr_t>(data_) % sizeof(uint64_t) == 0 && !bytes.empty()) return;
+  copy_.reset(new uint64_t[bytes.size() / sizeof(uint64_t) + 1]);
+  data_ = reinterpret_cast<const uint8_t*>(copy_.get());
+  if (!bytes.empty()) std::memcpy(copy_.get(), bytes.data(), bytes.size());
+}
+
+flatbuffers::FlatBufferBuilder& ScratchBuilder() {
+  // One huge message must not keep its memory for good.
+  constexpr size_t kKeptBytes = 1u << 20;
+  thread_local flatbuffers::FlatBufferBuilder builder(4096);
+  thread_local size_t largest = 0;
+  largest = std::max<size_t>(largest, builder.GetSize());
+  if (largest > kKeptBytes) {
+    builder.Reset();
+    largest = 0;
+  } else {
+    builder.Clear();
+  }
+  return builder;
+}
+
+}  // namespace codec
+}  // namespace kvern
