@@ -5,13 +5,10 @@
 // Invariants (Audit, after every step in tests):
 //  - free + held = total blocks; a block is held by exactly the sequences whose tables name it;
 //  - a request's blocks never exceed BlocksNeeded(prompt, max_tokens, n), what the router reserved;
-//  - every running decode gets a row in every plan, those that waited longest first where a step
-//  has not
-//    room for all; prefill takes what is left of the token budget;
-//  - of that budget 1/kNewcomerShare goes to the prompts with the fewest tokens left, the rest
-//  oldest
-//    first, so that a short prompt does not wait for a long one (what one side cannot use, the
-//    other gets).
+//  - every running decode gets a row in every plan; prefill takes what is left of the token budget;
+//  - of what is left, 1/kNewcomerShare goes to the prompts with the fewest tokens to compute, the
+//    rest oldest first (what one side cannot use, the other gets), so that a short prompt never
+//    waits for a long one.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +20,7 @@
 
 namespace kvern {
 
-// A quarter: with a budget of 512 a prompt of up to 128 tokens is computed in one step beside a
-// long one.
+// A quarter: with a budget of 512, a prompt of up to 128 tokens takes one step beside a long one.
 inline constexpr uint32_t kNewcomerShare = 4;
 
 struct SchedulerConfig {

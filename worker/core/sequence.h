@@ -23,7 +23,6 @@ struct Sequence {
   uint32_t computed = 0;       // leading tokens whose keys and values the ranks have computed
   bool decoding = false;       // has drawn a token in this epoch
   bool tail_settled = false;   // see Request::ends_on_block
-  uint64_t last_step = 0;      // the step of its newest row
 
   uint32_t length() const;  // known tokens: prompt and output
   uint32_t remaining() const { return length() - computed; }

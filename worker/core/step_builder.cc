@@ -112,19 +112,11 @@ Slot StepBuilder::NewSlot(Sequence& sequence) {
 }
 
 void StepBuilder::AddDecodes() {
-  std::vector<Sequence*> decodes;
+  // There is always room for all: a sequence became a decode by a row of a step that had room for
+  // it beside the decodes of that time.
   ForEachRunnable(state_, [&](Sequence& sequence) {
-    if (sequence.decoding) decodes.push_back(&sequence);
+    if (sequence.decoding) AddRow(sequence, 1);
   });
-  uint32_t room = std::min(tokens_left_, samples_left_);
-  if (decodes.size() > room) {
-    // Those that waited longest go first.
-    std::stable_sort(decodes.begin(), decodes.end(), [](const Sequence* a, const Sequence* b) {
-      return a->last_step < b->last_step;
-    });
-    decodes.resize(room);
-  }
-  for (Sequence* sequence : decodes) AddRow(*sequence, 1);
 }
 
 std::vector<uint32_t> StepBuilder::SharePrefill(const std::vector<Sequence*>& waiting,
@@ -169,9 +161,11 @@ void StepBuilder::AddRow(Sequence& sequence, uint32_t count) {
   AnnounceBlocks(sequence);
   bool sample = end == sequence.length();
   plan_.rows.push_back({*sequence.slot, sequence.computed, count, sample});
-  sequence.last_step = state_.step_id;
+  KVERN_CHECK_LE(count, tokens_left_);
   tokens_left_ -= count;
-  if (sample) --samples_left_;
+  if (!sample) return;
+  KVERN_CHECK(samples_left_ > 0);
+  --samples_left_;
 }
 
 void StepBuilder::AnnounceBlocks(Sequence& sequence) {

@@ -1,0 +1,45 @@
+// Runs a scheduler by a script of text lines and shows what it does as text.
+//
+//   config blocks=N [budget=N] [slots=N] [samples=N] [seq=N]  a new scheduler
+//   accept ID prompt=N [max=N] [n=N] [epoch=N] [emitted=A,B/C] [eos=N] [stop=N] [ignore_eos] [...]
+//   cancel ID [epoch=N] [choice=N]
+//   plan                        prints the plan
+//   commit [TOKEN ...]          the drawn tokens, one for each row that draws; prints what is
+//   reported step [TOKEN ...]            plan and commit; the last token given stands for all
+//   further rows show                        prints the counts
+#pragma once
+
+#include <map>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "worker/core/scheduler.h"
+
+namespace kvern {
+
+class SchedulerScript {
+ public:
+  // The output of one line; every line ends with an audit.
+  std::string Run(const std::string& line);
+
+ private:
+  using Words = std::map<std::string, std::string>;
+  void Config(const Words& words);
+  void Accept(const std::string& name, const Words& words);
+  void Cancel(const std::string& name, const Words& words);
+  void Plan();
+  void Commit(std::vector<uint32_t> tokens, bool repeat_last);
+  void PrintRun(const TokenRun& run);
+  void PrintEffects(const WorkerEffects& effects);
+  std::string NameOf(const RequestId& id) const;
+
+  std::unique_ptr<Scheduler> scheduler_;
+  std::map<std::string, RequestId> ids_;
+  StepPlan plan_;
+  bool planned_ = false;
+  std::ostringstream out_;
+};
+
+}  // namespace kvern
