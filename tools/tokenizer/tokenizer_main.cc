@@ -68,11 +68,9 @@ int Main(int argc, char** argv) {
   std::ios::sync_with_stdio(false);
   std::string line;
   while (std::getline(std::cin, line)) {
-    std::cout << lines.Answer(command, line) << '\n';
-    // Whoever talks line by line through a pipe waits for this answer.
-    if (std::cin.rdbuf()->in_avail() <= 0) std::cout.flush();
+    // Flushed each time: whoever talks line by line through a pipe waits for this answer.
+    std::cout << lines.Answer(command, line) << std::endl;
   }
-  std::cout.flush();
   return std::cin.bad() || !std::cout ? 1 : 0;
 }
 
