@@ -29,7 +29,8 @@ if(KVERN_SANITIZE)
     -fsanitize=${KVERN_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   target_link_options(kvern_flags INTERFACE -fsanitize=${KVERN_SANITIZE})
   # g++ 12 sees maybe-uninitialised values in instrumented library headers that are not there.
-  target_compile_options(kvern_flags INTERFACE -Wno-maybe-uninitialized)
+  target_compile_options(kvern_flags INTERFACE
+    $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
 endif()
 
 # kvern_library(NAME SRCS ... [DEPS ...]): one folder's library. A folder without sources is an
