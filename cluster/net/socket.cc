@@ -1,0 +1,228 @@
+#include "cluster/net/socket.h"
+
+#include <arpa/inet.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "cluster/base/check.h"
+
+namespace kvern {
+namespace {
+
+// A handshake that takes longer is a stranger who holds a connection open.
+constexpr int kHandshakeMs = 500;
+// Finds hosts that vanished and frozen processes. Long enough for a busy machine: an I/O thread
+// that does not run for five seconds is as good as gone.
+constexpr int kHeartbeatEveryMs = 1000;
+constexpr int kHeartbeatTimeoutMs = 5000;
+constexpr int kReconnectMs = 20;
+constexpr int kReconnectMaxMs = 1000;
+constexpr int kBacklog = 1024;
+
+absl::Status ZmqStatus(std::string_view action) {
+  int error = zmq_errno();
+  return Unavailable(ToAbsl(action), ": ", zmq_strerror(error));
+}
+
+void FreeString(void*, void* hint) { delete static_cast<std::string*>(hint); }
+
+// Smaller bodies are copied into the message: cheaper than an allocation for its bookkeeping.
+constexpr size_t kCopyBytes = 1024;
+
+void FillMessage(std::string& body, zmq_msg_t* message) {
+  if (body.size() <= kCopyBytes) {
+    KVERN_CHECK_EQ(zmq_msg_init_size(message, body.size()), 0) << "out of memory";
+    std::memcpy(zmq_msg_data(message), body.data(), body.size());
+    body.clear();
+    return;
+  }
+  auto* owner = new std::string(std::move(body));
+  KVERN_CHECK_EQ(zmq_msg_init_data(message, owner->data(), owner->size(), FreeString, owner), 0)
+      << "out of memory";
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<NetContext>> NetContext::Create() {
+  void* handle = zmq_ctx_new();
+  if (handle == nullptr) return ZmqStatus("zmq_ctx_new");
+  return std::unique_ptr<NetContext>(new NetContext(handle));
+}
+
+NetContext::~NetContext() {
+  while (zmq_ctx_term(handle_) != 0 && zmq_errno() == EINTR) {
+  }
+}
+
+Socket& Socket::operator=(Socket&& other) noexcept {
+  if (this == &other) return *this;
+  Close();
+  handle_ = other.handle_;
+  other.handle_ = nullptr;
+  return *this;
+}
+
+void Socket::Close() {
+  if (handle_ != nullptr) zmq_close(handle_);
+  handle_ = nullptr;
+}
+
+absl::Status Socket::Set(int option, int value, std::string_view name) {
+  if (zmq_setsockopt(handle_, option, &value, sizeof(value)) == 0) return absl::OkStatus();
+  return ZmqStatus(absl::StrCat("socket option ", ToAbsl(name), " = ", value));
+}
+
+absl::StatusOr<Socket> Socket::Open(NetContext& context, int type, const SocketOptions& options) {
+  KVERN_CHECK(options.max_message_bytes > 0) << "every socket has a limit";
+  Socket socket(zmq_socket(context.handle(), type));
+  if (socket.handle_ == nullptr) return ZmqStatus("zmq_socket");
+  struct Setting {
+    int option;
+    int value;
+    std::string_view name;
+  };
+  const Setting settings[] = {
+      {ZMQ_LINGER, options.linger_ms, "LINGER"},
+      {ZMQ_SNDHWM, options.send_queue, "SNDHWM"},
+      {ZMQ_RCVHWM, options.receive_queue, "RCVHWM"},
+      {ZMQ_HANDSHAKE_IVL, kHandshakeMs, "HANDSHAKE_IVL"},
+      {ZMQ_HEARTBEAT_IVL, kHeartbeatEveryMs, "HEARTBEAT_IVL"},
+      {ZMQ_HEARTBEAT_TIMEOUT, kHeartbeatTimeoutMs, "HEARTBEAT_TIMEOUT"},
+      {ZMQ_HEARTBEAT_TTL, kHeartbeatTimeoutMs, "HEARTBEAT_TTL"},
+      {ZMQ_RECONNECT_IVL, kReconnectMs, "RECONNECT_IVL"},
+      {ZMQ_RECONNECT_IVL_MAX, kReconnectMaxMs, "RECONNECT_IVL_MAX"},
+      {ZMQ_BACKLOG, kBacklog, "BACKLOG"},
+  };
+  for (const Setting& setting : settings) {
+    KVERN_RETURN_IF_ERROR(socket.Set(setting.option, setting.value, setting.name));
+  }
+  int64_t max_bytes = options.max_message_bytes;
+  if (zmq_setsockopt(socket.handle_, ZMQ_MAXMSGSIZE, &max_bytes, sizeof(max_bytes)) != 0) {
+    return ZmqStatus("socket option MAXMSGSIZE");
+  }
+  return socket;
+}
+
+absl::StatusOr<bool> Socket::ReceiveFrame(Frame* frame) {
+  for (;;) {
+    if (zmq_msg_recv(frame->message(), handle_, ZMQ_DONTWAIT) >= 0) return true;
+    if (zmq_errno() == EAGAIN) return false;
+    if (zmq_errno() != EINTR) return ZmqStatus("zmq_msg_recv");
+  }
+}
+
+absl::Status Socket::DropRest() {
+  Frame frame;
+  do {
+    KVERN_ASSIGN_OR_RETURN(bool received, ReceiveFrame(&frame));
+    // ZeroMQ hands over whole messages, so the rest is there.
+    KVERN_CHECK(received) << "half a message";
+  } while (zmq_msg_more(frame.message()) != 0);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> Socket::SendBody(std::string& body) {
+  zmq_msg_t message;
+  FillMessage(body, &message);
+  for (;;) {
+    if (zmq_msg_send(&message, handle_, ZMQ_DONTWAIT) >= 0) return true;
+    int error = zmq_errno();
+    if (error == EINTR) continue;
+    if (error == EAGAIN) {  // The caller keeps the body.
+      body.assign(static_cast<const char*>(zmq_msg_data(&message)), zmq_msg_size(&message));
+    }
+    absl::Status status = ZmqStatus("zmq_msg_send");
+    zmq_msg_close(&message);
+    if (error == EAGAIN) return false;
+    return status;
+  }
+}
+
+absl::Status CheckLoopback(std::string_view endpoint) {
+  if (endpoint.starts_with("ipc://")) return absl::OkStatus();
+  if (!endpoint.starts_with("tcp://")) {
+    return InvalidArgument("'", ToAbsl(endpoint), "', allowed: tcp://127.0.0.1:PORT");
+  }
+  std::string_view host_port = endpoint.substr(6);
+  std::string address(host_port.substr(0, host_port.rfind(':')));
+  in_addr parsed{};
+  if (host_port.find(':') != std::string_view::npos &&
+      inet_pton(AF_INET, address.c_str(), &parsed) == 1 && (ntohl(parsed.s_addr) >> 24) == 127) {
+    return absl::OkStatus();
+  }
+  return FailedPrecondition("'", ToAbsl(endpoint),
+                            "' is not a loopback address with a port, allowed: tcp://127.0.0.1:PORT"
+                            " (other addresses need keys, which are not there yet)");
+}
+
+absl::StatusOr<RouterSocket> RouterSocket::Bind(NetContext& context, const std::string& endpoint,
+                                                const SocketOptions& options) {
+  KVERN_RETURN_IF_ERROR(CheckLoopback(endpoint));
+  KVERN_ASSIGN_OR_RETURN(Socket socket, Open(context, ZMQ_ROUTER, options));
+  RouterSocket router(std::move(socket), endpoint);
+  // Without it a message to a full or unknown peer is dropped without a word.
+  KVERN_RETURN_IF_ERROR(router.Set(ZMQ_ROUTER_MANDATORY, 1, "ROUTER_MANDATORY"));
+  if (zmq_bind(router.handle_, endpoint.c_str()) != 0) {
+    return ZmqStatus(absl::StrCat("cannot listen on ", endpoint));
+  }
+  char actual[256];
+  size_t size = sizeof(actual);
+  if (zmq_getsockopt(router.handle_, ZMQ_LAST_ENDPOINT, actual, &size) != 0 || size == 0) {
+    return ZmqStatus("socket option LAST_ENDPOINT");
+  }
+  router.endpoint_.assign(actual, size - 1);
+  return router;
+}
+
+absl::StatusOr<SendResult> RouterSocket::Send(std::string_view routing_id, std::string& body) {
+  for (;;) {
+    if (zmq_send(handle_, routing_id.data(), routing_id.size(), ZMQ_DONTWAIT | ZMQ_SNDMORE) >= 0) {
+      break;
+    }
+    int error = zmq_errno();
+    if (error == EAGAIN) return SendResult::kWouldBlock;
+    if (error == EHOSTUNREACH) return SendResult::kUnreachable;
+    if (error != EINTR) return ZmqStatus("zmq_send");
+  }
+  // The queue has room: that was asked with the routing id.
+  KVERN_ASSIGN_OR_RETURN(bool sent, SendBody(body));
+  KVERN_CHECK(sent) << "a ROUTER took a routing id and not the body";
+  return SendResult::kSent;
+}
+
+absl::StatusOr<ReceiveResult> RouterSocket::Receive(std::string* routing_id, Frame* body) {
+  KVERN_ASSIGN_OR_RETURN(bool received, ReceiveFrame(body));
+  if (!received) return ReceiveResult::kNothing;
+  routing_id->assign(body->text());
+  if (zmq_msg_more(body->message()) == 0) return ReceiveResult::kMalformed;
+  KVERN_ASSIGN_OR_RETURN(received, ReceiveFrame(body));
+  KVERN_CHECK(received) << "half a message";
+  if (zmq_msg_more(body->message()) == 0) return ReceiveResult::kMessage;
+  KVERN_RETURN_IF_ERROR(DropRest());
+  return ReceiveResult::kMalformed;
+}
+
+absl::StatusOr<DealerSocket> DealerSocket::Connect(NetContext& context, const std::string& endpoint,
+                                                   const SocketOptions& options) {
+  KVERN_ASSIGN_OR_RETURN(Socket socket, Open(context, ZMQ_DEALER, options));
+  if (zmq_connect(socket.handle(), endpoint.c_str()) != 0) {
+    return InvalidArgument("cannot connect to '", endpoint, "': ", zmq_strerror(zmq_errno()));
+  }
+  return DealerSocket(std::move(socket));
+}
+
+absl::StatusOr<SendResult> DealerSocket::Send(std::string& body) {
+  KVERN_ASSIGN_OR_RETURN(bool sent, SendBody(body));
+  return sent ? SendResult::kSent : SendResult::kWouldBlock;
+}
+
+absl::StatusOr<ReceiveResult> DealerSocket::Receive(Frame* body) {
+  KVERN_ASSIGN_OR_RETURN(bool received, ReceiveFrame(body));
+  if (!received) return ReceiveResult::kNothing;
+  if (zmq_msg_more(body->message()) == 0) return ReceiveResult::kMessage;
+  KVERN_RETURN_IF_ERROR(DropRest());
+  return ReceiveResult::kMalformed;
+}
+
+}  // namespace kvern
