@@ -66,7 +66,7 @@ struct WorkerSaid {
 struct WorkerUnreachable {
   PeerId worker = 0;
 };
-struct Tick {};        // a deadline passed (see NextDeadline)
+struct Tick {};        // a deadline passed (see NextDeadline); the Flush after it acts on it
 struct BeginDrain {};  // admit nothing new, finish what runs
 using RouterEvent = std::variant<ClientSaid, ClientUnreachable, Tokenized, WorkerSaid,
                                  WorkerUnreachable, Tick, BeginDrain>;
@@ -92,7 +92,9 @@ struct Note {
   std::vector<std::pair<std::string, std::string>> fields;
 };
 struct RouterEffects {
-  std::vector<ToClient> to_clients;  // Deltas are coalesced: at most one Deltas message per client
+  // Per client in order. Deltas are coalesced: one message per client and turn, but what is
+  // delivered before another message to the same client also goes out before it.
+  std::vector<ToClient> to_clients;
   std::vector<ToWorker> to_workers;  // at most one Commands message per group
   std::vector<Tokenize> tokenize;
   std::vector<Note> notes;
@@ -166,8 +168,8 @@ class Router {
   // Takes one event and appends its effects. `now` never goes back.
   void Step(Time now, RouterEvent event, RouterEffects& effects);
 
-  // Call once after the events of one turn: sends what they made possible (dispatches to groups,
-  // coalesced deltas to clients).
+  // Call once after the events of one turn, or when NextDeadline has passed: ends what is overdue,
+  // then sends what the turn made possible (dispatches to groups, coalesced deltas to clients).
   void Flush(Time now, RouterEffects& effects);
 
   // When a Tick is due; kTimeMax when nothing is timed.

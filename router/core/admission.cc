@@ -1,0 +1,168 @@
+// From a GenerateRequest to its place in the queue. Room is reserved before any work is done.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "cluster/capacity/kv_budget.h"
+#include "router/core/router_impl.h"
+
+namespace kvern {
+namespace {
+
+// Bounds of the advice: below, a retry only adds load; above, the prediction means nothing.
+constexpr uint64_t kMinRetryMs = 100;
+constexpr uint64_t kMaxRetryMs = 60'000;
+// With no drain observed yet.
+constexpr uint64_t kUnknownRetryMs = 1'000;
+
+Time DeadlineAfter(Time now, uint32_t milliseconds) {
+  return now + static_cast<Duration>(milliseconds) * kMillisecond;
+}
+
+}  // namespace
+
+void RouterImpl::OnGenerate(Client& client, GenerateRequest message) {
+  RequestId id = message.request_id;
+  while (id.IsZero() || (message.request_id.IsZero() && requests_.Find(id) != nullptr)) {
+    id = {rng_.Next(), rng_.Next()};
+  }
+  message.request_id = id;
+  uint64_t bytes = InputBytes(message);
+  Refusal refusal = Admissible(message, bytes);
+  if (!refusal.ok()) {
+    ++counters_.errors[static_cast<size_t>(refusal.code)];
+    SendToClient(client.id,
+                 RequestError{id, refusal.code, std::move(refusal.message), refusal.details});
+    return;
+  }
+  Request& request = OpenRequest(client, id, message);
+  queue_.TakeRoom(request, bytes);
+  SetTimer(request, std::min(request.ttft_deadline, request.deadline));
+  if (message.prompt_token_ids) {
+    Enqueue(request, *std::move(message.prompt_token_ids));
+    return;
+  }
+  request.phase = Phase::kTokenizing;
+  if (message.prompt) {
+    out_->tokenize.push_back({id, *std::move(message.prompt)});
+  } else {
+    out_->tokenize.push_back({id, *std::move(message.messages)});
+  }
+}
+
+Refusal RouterImpl::Admissible(const GenerateRequest& message, uint64_t bytes) {
+  if (requests_.Find(message.request_id) != nullptr) {
+    return {ErrorCode::kInvalidArgument,
+            absl::StrCat("request_id ", message.request_id.ToString(), " is already in use"),
+            {}};
+  }
+  if (draining_) {
+    Refusal refusal{ErrorCode::kUnavailable, "the router is draining", {}};
+    refusal.details.retry_after_ms = RetryAfterMs();
+    return refusal;
+  }
+  if (Refusal r = ValidateRequest(config_, message); !r.ok()) return r;
+  if (bytes > config_.queue_bytes) {
+    return {ErrorCode::kInvalidArgument,
+            absl::StrCat("the input has ", bytes, " bytes, allowed: ", config_.queue_bytes),
+            {}};
+  }
+  if (!queue_.HasRoom(bytes)) {
+    return Overloaded(
+        absl::StrCat(queue_.entries(), " requests with ", queue_.bytes(), " bytes wait"));
+  }
+  return {};
+}
+
+Request& RouterImpl::OpenRequest(Client& client, RequestId id, GenerateRequest& message) {
+  auto owned = std::make_unique<Request>();
+  owned->id = id;
+  owned->client = client.id;
+  owned->n = message.n;
+  owned->sampling = std::move(message.sampling);
+  owned->sampling.max_tokens = message.max_tokens.value_or(config_.default_max_tokens);
+  owned->sampling.seed = message.seed ? *message.seed : rng_.Next();
+  owned->stop = std::move(message.stop);
+  owned->arrival = now_;
+  owned->ttft_deadline = message.ttft_deadline_ms ? DeadlineAfter(now_, *message.ttft_deadline_ms)
+                                                  : now_ + config_.default_ttft_deadline;
+  if (message.deadline_ms) owned->deadline = DeadlineAfter(now_, *message.deadline_ms);
+  Request& request = *requests_.Insert(id, std::move(owned));
+  clients_.Open(client, request);
+  ArmClientLease(client);
+  return request;
+}
+
+void RouterImpl::Enqueue(Request& request, std::vector<uint32_t> ids) {
+  if (Refusal r = ValidatePrompt(config_, ids); !r.ok()) return Fail(request, std::move(r));
+  request.prompt = std::move(ids);
+  request.prompt_tokens = static_cast<uint32_t>(request.prompt.size());
+  request.need =
+      BlocksNeeded(request.prompt_tokens, request.sampling.max_tokens, request.n, kBlockSize);
+  if (Refusal r = CheckFits(request); !r.ok()) return Fail(request, std::move(r));
+  if (!queue_.ResizeRoom(request, request.prompt.size() * sizeof(uint32_t))) {
+    return Fail(request, Overloaded(absl::StrCat(queue_.bytes(), " bytes of prompts wait")));
+  }
+  request.phase = Phase::kQueued;
+  queue_.Push(request);
+  ++counters_.accepted;
+  counters_.prompt_tokens += request.prompt_tokens;
+  SendToClient(request.client, Accepted{request.id, request.sampling.seed, request.prompt_tokens});
+}
+
+Refusal RouterImpl::CheckFits(const Request& request) const {
+  uint64_t total = uint64_t{request.prompt_tokens} + request.sampling.max_tokens;
+  uint64_t largest = groups_.LargestTotal();  // 0: no group known, decided when one is
+  bool too_long = total > config_.max_seq_len;
+  bool too_big = largest > 0 && request.need > largest;
+  if (!too_long && !too_big) return {};
+
+  Refusal refusal{ErrorCode::kNeverFits, "", {}};
+  refusal.details.needed_blocks = request.need;
+  refusal.details.largest_total_tokens = config_.max_seq_len;
+  if (largest > 0) {
+    refusal.details.available_blocks = largest;
+    refusal.details.largest_total_tokens =
+        std::min<uint64_t>(config_.max_seq_len, TokensThatFit(largest, kBlockSize));
+  }
+  refusal.message = too_long ? absl::StrCat("prompt + max_tokens is ", total,
+                                            " tokens, allowed: ", config_.max_seq_len)
+                             : absl::StrCat("the request needs ", request.need,
+                                            " KV blocks, the largest group has ", largest);
+  return refusal;
+}
+
+Refusal RouterImpl::Overloaded(std::string what) {
+  Refusal refusal{ErrorCode::kOverloaded, absl::StrCat("the queue is full: ", what), {}};
+  refusal.details.retry_after_ms = RetryAfterMs();
+  return refusal;
+}
+
+uint64_t RouterImpl::RetryAfterMs() {
+  uint64_t base = kUnknownRetryMs;
+  if (dispatch_times_.size() >= 2) {
+    // When half of the queue will have been dispatched, at the latest rate.
+    Duration window = now_ - dispatch_times_.front();
+    uint64_t per_dispatch_us = static_cast<uint64_t>(window / kMicrosecond) /
+                               static_cast<uint64_t>(dispatch_times_.size());
+    base = per_dispatch_us * (queue_.entries() / 2 + 1) / 1000;
+  }
+  base = std::clamp(base, kMinRetryMs, kMaxRetryMs);
+  return base + rng_.Below(base / 2 + 1);  // so that the refused do not return together
+}
+
+void RouterImpl::RecheckQueue() {
+  std::vector<Request*> never_fit;
+  for (size_t i = 0; i < queue_.size(); ++i) {
+    if (!CheckFits(queue_.at(i)).ok()) never_fit.push_back(&queue_.at(i));
+  }
+  for (Request* request : never_fit) Fail(*request, CheckFits(*request));
+}
+
+void RouterImpl::SetTimer(Request& request, Time at) {
+  Timer timer{request.timer_at, TimerKind::kRequest, request.id.high, request.id.low};
+  if (timer.at != kTimeMax) timers_.Remove(timer);
+  request.timer_at = timer.at = at;
+  if (at != kTimeMax) timers_.Add(timer);
+}
+
+}  // namespace kvern

@@ -1,0 +1,97 @@
+// What clients say, and what happens when they fall silent.
+#include "absl/strings/str_cat.h"
+#include "router/core/router_impl.h"
+
+namespace kvern {
+namespace {
+
+// A live client with open requests speaks three times within its lease.
+constexpr int kKeepAlivesPerLease = 3;
+
+}  // namespace
+
+void RouterImpl::OnHello(PeerId peer, const Hello& hello) {
+  Client* client = clients_.Find(peer);
+  if (client != nullptr && client->incarnation != hello.client_incarnation) {
+    CancelAll(*client, "the client restarted", /*tell=*/false);
+  }
+  if (client == nullptr) client = clients_.Add(peer, now_);
+  if (client == nullptr) {
+    Refusal refusal = Overloaded(absl::StrCat(clients_.size(), " clients"));
+    out_->to_clients.push_back(
+        {peer, RequestError{{}, refusal.code, std::move(refusal.message), refusal.details}});
+    return;
+  }
+  client->incarnation = hello.client_incarnation;
+  client->tenant = hello.tenant;
+  client->last_heard = now_;
+  Welcome welcome;
+  welcome.router_incarnation = config_.router_incarnation;
+  welcome.model = config_.model;
+  welcome.has_tokenizer = config_.has_tokenizer;
+  welcome.max_seq_len = config_.max_seq_len;
+  welcome.keep_alive_ms =
+      static_cast<uint32_t>(config_.client_lease / kKeepAlivesPerLease / kMillisecond);
+  SendToClient(peer, std::move(welcome));
+}
+
+void RouterImpl::OnCancel(Client& client, const CancelRequest& message) {
+  std::unique_ptr<Request>* found = requests_.Find(message.request_id);
+  // Unknown: it just ended. Another client's: not this one's to cancel, nor to know of.
+  if (found == nullptr || (*found)->answered || (*found)->client != client.id) return;
+  Fail(**found, {ErrorCode::kCancelled, "cancelled by the client", {}});
+}
+
+void RouterImpl::ArmClientLease(Client& client) {
+  if (client.lease_at != kTimeMax) return;
+  client.lease_at = client.last_heard + config_.client_lease;
+  timers_.Add({client.lease_at, TimerKind::kClient, 0, client.id});
+}
+
+void RouterImpl::OnClientTimer(const Timer& timer) {
+  Client* client = clients_.Find(timer.low);
+  if (client == nullptr) return;
+  client->lease_at = kTimeMax;
+  if (client->open.empty()) return;
+  if (client->last_heard + config_.client_lease > now_) {
+    ArmClientLease(*client);
+    return;
+  }
+  // It may only have been paused, so it keeps its entry and is told.
+  CancelAll(
+      *client,
+      absl::StrCat("the client was silent for ", (now_ - client->last_heard) / kMillisecond, " ms"),
+      /*tell=*/true);
+}
+
+void RouterImpl::CancelAll(Client& client, const std::string& why, bool tell) {
+  if (client.open.empty()) return;
+  AddNote(true, "client_lost",
+          {{"client", absl::StrCat(client.id)},
+           {"reason", why},
+           {"open_requests", absl::StrCat(client.open.size())}});
+  while (!client.open.empty()) {
+    Request& request = *client.open.back();
+    if (tell) {
+      Fail(request, {ErrorCode::kCancelled, why, {}});
+    } else {
+      ++counters_.cancelled;
+      CloseForClient(request);
+      Abandon(request);
+    }
+  }
+}
+
+void RouterImpl::SendToClient(PeerId peer, RouterToClient message) {
+  // What was delivered before must also be read before.
+  if (Client* client = clients_.Find(peer)) FlushDeltas(*client);
+  out_->to_clients.push_back({peer, std::move(message)});
+}
+
+void RouterImpl::FlushDeltas(Client& client) {
+  if (client.pending.empty()) return;
+  out_->to_clients.push_back({client.id, Deltas{std::move(client.pending)}});
+  client.pending.clear();
+}
+
+}  // namespace kvern

@@ -1,0 +1,52 @@
+#include "router/core/clients.h"
+
+#include "cluster/base/check.h"
+
+namespace kvern {
+
+Client* ClientTable::Find(PeerId id) {
+  std::unique_ptr<Client>* client = clients_.Find(id);
+  return client == nullptr ? nullptr : client->get();
+}
+
+Client* ClientTable::Add(PeerId id, Time now) {
+  if (clients_.size() >= max_clients_) {
+    if (idle_.empty()) return nullptr;
+    Remove(*Find(idle_.begin()->second));
+  }
+  auto client = std::make_unique<Client>();
+  client->id = id;
+  client->idle_since = now;
+  idle_.insert({now, id});
+  return clients_.Insert(id, std::move(client)).get();
+}
+
+void ClientTable::Remove(Client& client) {
+  KVERN_CHECK(client.open.empty());
+  idle_.erase({client.idle_since, client.id});
+  clients_.Erase(client.id);
+}
+
+void ClientTable::Open(Client& client, Request& request) {
+  if (client.open.empty()) idle_.erase({client.idle_since, client.id});
+  request.client_index = client.open.size();
+  client.open.push_back(&request);
+}
+
+void ClientTable::Close(Client& client, Request& request, Time now) {
+  KVERN_CHECK(client.open.at(request.client_index) == &request);
+  client.open[request.client_index] = client.open.back();
+  client.open[request.client_index]->client_index = request.client_index;
+  client.open.pop_back();
+  if (client.open.empty()) {
+    client.idle_since = now;
+    idle_.insert({now, client.id});
+  }
+}
+
+void ClientTable::Append(Client& client, Delta delta) {
+  if (client.pending.empty()) dirty_.push_back(client.id);
+  client.pending.push_back(std::move(delta));
+}
+
+}  // namespace kvern

@@ -1,0 +1,58 @@
+// Who said Hello: clients, their open requests and the deltas waiting for the end of the turn.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cluster/base/id_map.h"
+#include "cluster/base/time.h"
+#include "router/core/request.h"
+#include "router/core/router.h"
+
+namespace kvern {
+
+struct Client {
+  PeerId id = 0;
+  Incarnation incarnation = 0;
+  std::string tenant;
+  Time last_heard = 0;
+  Time idle_since = 0;         // when its last open request ended; meaningless with open ones
+  Time lease_at = kTimeMax;    // of its entry in Timers; kTimeMax: none
+  std::vector<Request*> open;  // not answered
+  std::vector<Delta> pending;  // of this turn
+};
+
+// Bounded: when the table is full, the client that has been without a request longest makes way (a
+// ROUTER socket does not say when a peer is gone). Pointers stay valid until the client is removed.
+class ClientTable {
+ public:
+  explicit ClientTable(uint32_t max_clients) : max_clients_(max_clients) {}
+
+  Client* Find(PeerId id);
+  // Null: the table is full of clients with open requests. REQUIRES: the id is not present.
+  Client* Add(PeerId id, Time now);
+  // REQUIRES: it has no open request.
+  void Remove(Client& client);
+
+  void Open(Client& client, Request& request);
+  void Close(Client& client, Request& request, Time now);
+
+  // Puts a delta into the client's message of this turn.
+  void Append(Client& client, Delta delta);
+  // Clients with pending deltas, by the first of them; clears the list.
+  std::vector<PeerId> TakeDirty() { return std::exchange(dirty_, {}); }
+
+  size_t size() const { return clients_.size(); }
+
+ private:
+  uint32_t max_clients_;
+  IdMap<PeerId, std::unique_ptr<Client>> clients_;
+  std::set<std::pair<Time, PeerId>> idle_;  // (idle_since, id) of clients without open requests
+  std::vector<PeerId> dirty_;
+};
+
+}  // namespace kvern

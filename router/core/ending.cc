@@ -1,0 +1,106 @@
+// Every way a request ends. The client's side and the worker's side end on their own; whichever is
+// last destroys the request, so blocks are released exactly once.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "cluster/base/check.h"
+#include "router/core/router_impl.h"
+
+namespace kvern {
+namespace {
+
+// Observations kept between two snapshots of the status; more are dropped.
+constexpr size_t kMaxObservations = 8192;
+
+double Seconds(Duration duration) { return static_cast<double>(duration) / 1e9; }
+
+void Observe(std::vector<double>& observations, Duration duration) {
+  if (observations.size() < kMaxObservations) observations.push_back(Seconds(duration));
+}
+
+}  // namespace
+
+void RouterImpl::Fail(Request& request, Refusal refusal) {
+  KVERN_CHECK(!request.answered) << request.id.ToString();
+  ++counters_.errors[static_cast<size_t>(refusal.code)];
+  if (refusal.code == ErrorCode::kCancelled) ++counters_.cancelled;
+  SendToClient(request.client,
+               RequestError{request.id, refusal.code, std::move(refusal.message), refusal.details});
+  CloseForClient(request);
+  Abandon(request);
+}
+
+void RouterImpl::Complete(Request& request) {
+  ++counters_.completed;
+  Observe(counters_.queue_seconds, request.dispatched_at - request.arrival);
+  Observe(counters_.ttft_seconds, request.first_delta - request.arrival);
+  uint32_t longest = 0;
+  for (const Choice& choice : request.choices) longest = std::max(longest, choice.sent);
+  if (longest > 1) {
+    Observe(counters_.tpot_seconds, (request.last_delta - request.first_delta) / (longest - 1));
+  }
+  CloseForClient(request);
+}
+
+void RouterImpl::CloseForClient(Request& request) {
+  request.answered = true;
+  SetTimer(request, kTimeMax);
+  clients_.Close(*clients_.Find(request.client), request, now_);
+}
+
+void RouterImpl::Abandon(Request& request) {
+  switch (request.phase) {
+    case Phase::kTokenizing:
+      return;  // its text is still held by the text pool; Tokenized ends it
+    case Phase::kArrived:
+      queue_.GiveRoomBack(request);
+      return Destroy(request);
+    case Phase::kQueued:
+      queue_.Remove(request);
+      return Destroy(request);
+    case Phase::kRunning:
+      request.cancelled_at = now_;
+      for (uint32_t choice = 0; choice < request.n; ++choice) CancelChoice(request, choice);
+      return;
+  }
+}
+
+void RouterImpl::CancelChoice(Request& request, uint32_t index) {
+  Choice& choice = request.choices[index];
+  if (choice.worker_done || choice.cancel_sequence != 0) return;
+  Group& group = *request.group;
+  choice.cancel_sequence = group.next_sequence;
+  if (!request.closing) {
+    request.closing = true;
+    group.closing.push_back(&request);
+  }
+  std::vector<CancelDispatch>& cancels = group.pending.cancels;
+  bool whole = request.answered && !cancels.empty() && cancels.back().request_id == request.id &&
+               cancels.back().all_choices;
+  if (whole) return;  // the cancel of an earlier choice covers this one
+  cancels.push_back({request.id, request.epoch, request.answered, request.answered ? 0 : index});
+}
+
+void RouterImpl::Release(Request& request) {
+  Group& group = *request.group;
+  group.ledger->Release(request.need);
+  if (request.cancelled_at >= 0) {
+    Observe(counters_.cancel_to_free_seconds, now_ - request.cancelled_at);
+  }
+  std::erase(group.closing, &request);
+  // The id is free from here on: a cancel not yet sent must not meet its next use.
+  std::erase_if(group.pending.cancels,
+                [&](const CancelDispatch& cancel) { return cancel.request_id == request.id; });
+  group.running[request.group_index] = group.running.back();
+  group.running[request.group_index]->group_index = request.group_index;
+  group.running.pop_back();
+  Destroy(request);
+}
+
+void RouterImpl::Destroy(Request& request) {
+  KVERN_CHECK(request.answered) << request.id.ToString();
+  RequestId id = request.id;
+  requests_.Erase(id);
+}
+
+}  // namespace kvern

@@ -1,0 +1,183 @@
+// How groups come and go.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "cluster/base/check.h"
+#include "router/core/router_impl.h"
+
+namespace kvern {
+
+void RouterImpl::OnJoin(PeerId peer, Join join) {
+  if (draining_) return RefusePeer(peer, "the router is draining");
+  Group* speaks_for = groups_.FindByPeer(peer);
+  if (speaks_for != nullptr) {
+    bool again = speaks_for->name == join.group &&
+                 speaks_for->incarnation == join.group_incarnation &&
+                 speaks_for->peers.size() > join.rank && speaks_for->peers[join.rank] == peer;
+    if (again) return;  // said twice
+    return LoseGroup(*speaks_for, "one connection joined twice", /*tell=*/true);
+  }
+  Group* group = groups_.FindByName(join.group);
+  if (group == nullptr) group = groups_.Add(join.group);
+  if (group == nullptr) return RefusePeer(peer, absl::StrCat("there are ", kMaxGroups, " groups"));
+  if (join.group_incarnation == group->previous && group->previous != group->incarnation) {
+    return RefusePeer(peer, "this incarnation of the group was replaced");
+  }
+  if (group->peers.empty() || group->incarnation != join.group_incarnation) {
+    BeginIncarnation(*group, join);
+  }
+  if (group->state == GroupState::kRefused) return RefusePeer(peer, group->refusal);
+  if (group->state != GroupState::kJoining) {
+    return RefusePeer(peer, "this incarnation of the group is complete or lost");
+  }
+
+  std::string fault = JoinFault(config_, join);
+  for (uint32_t rank = 0; fault.empty() && rank < group->peers.size(); ++rank) {
+    if (group->peers[rank] != 0) fault = JoinDifference(group->ranks[rank], join);
+  }
+  if (fault.empty() && group->peers.size() > join.rank && group->peers[join.rank] != 0) {
+    fault = absl::StrCat("two processes joined as rank ", join.rank);
+  }
+  if (!fault.empty()) {
+    RefusePeer(peer, fault);
+    return RefuseGroup(*group, std::move(fault));
+  }
+  group->peers[join.rank] = peer;
+  groups_.MapPeer(peer, *group);
+  uint32_t rank = join.rank;
+  group->ranks[rank] = std::move(join);
+  if (++group->joined == group->peers.size()) GoLive(*group);
+}
+
+void RouterImpl::BeginIncarnation(Group& group, const Join& join) {
+  bool replaces = !group.peers.empty();
+  if (replaces && (group.live() || group.state == GroupState::kJoining)) {
+    LoseGroup(group, "a newer incarnation of the group joined", /*tell=*/true);
+  }
+  group.previous = replaces ? group.incarnation : join.group_incarnation;
+  group.incarnation = join.group_incarnation;
+  group.state = GroupState::kJoining;
+  group.joined = 0;
+  uint32_t world = std::clamp(join.world, 1u, kMaxRanks);
+  group.ranks.assign(world, Join{});
+  group.peers.assign(world, 0);
+}
+
+void RouterImpl::RefusePeer(PeerId peer, std::string reason) {
+  out_->to_workers.push_back({peer, JoinRefused{std::move(reason)}});
+}
+
+void RouterImpl::RefuseGroup(Group& group, std::string reason) {
+  AddNote(true, "group_refused", {{"group", group.name}, {"reason", reason}});
+  for (PeerId peer : group.peers) {
+    if (peer != 0) RefusePeer(peer, reason);
+  }
+  groups_.UnmapPeers(group);
+  group.state = GroupState::kRefused;
+  group.refusal = std::move(reason);
+}
+
+void RouterImpl::GoLive(Group& group) {
+  uint64_t blocks = group.ranks[0].kv_blocks;
+  for (const Join& rank : group.ranks) blocks = std::min(blocks, rank.kv_blocks);
+  group.total_blocks = blocks;
+  group.ledger.emplace(blocks);
+  group.state = GroupState::kLive;
+  group.pending = Commands{};
+  group.next_sequence = 1;
+  group.acked = 0;
+  group.drain_sent = false;
+  group.report = StepReport{};
+  group.drift = 0;
+  group.last_report = now_;
+  group.lease_at = now_ + config_.group_lease;
+  timers_.Add({group.lease_at, TimerKind::kGroup, 0, group.number});
+
+  GroupStart start;
+  start.router_incarnation = config_.router_incarnation;
+  start.group_incarnation = group.incarnation;
+  start.kv_blocks = blocks;
+  start.rendezvous = group.ranks[0].rendezvous;
+  start.lease_ms = static_cast<uint32_t>(config_.group_lease / kMillisecond);
+  for (PeerId peer : group.peers) out_->to_workers.push_back({peer, start});
+  AddNote(false, "group_live",
+          {{"group", group.name},
+           {"ranks", absl::StrCat(group.ranks.size())},
+           {"kv_blocks", absl::StrCat(blocks)}});
+  RecheckQueue();
+}
+
+void RouterImpl::OnGroupDown(const GroupDown& message) {
+  Group* group = groups_.FindByName(message.group);
+  if (group == nullptr || group->incarnation != message.group_incarnation) return;
+  LoseGroup(*group, message.reason, /*tell=*/false);
+}
+
+void RouterImpl::OnLeave(PeerId peer, const Leave& message) {
+  Group* group = groups_.FindByPeer(peer);
+  if (group == nullptr || !group->live() || group->peers[0] != peer ||
+      group->incarnation != message.group_incarnation) {
+    return;
+  }
+  EndStreams(*group, "left");
+  AddNote(false, "group_left", {{"group", group->name}});
+  timers_.Remove({group->lease_at, TimerKind::kGroup, 0, group->number});
+  groups_.Remove(*group);
+  RecheckQueue();
+}
+
+void RouterImpl::OnGroupTimer(const Timer& timer) {
+  Group& group = *groups_.FindByNumber(timer.low);
+  Duration silent = now_ - group.last_report;
+  if (silent >= config_.group_lease) {
+    group.lease_at = kTimeMax;
+    return LoseGroup(group, absl::StrCat("no report for ", silent / kMillisecond, " ms"),
+                     /*tell=*/true);
+  }
+  group.lease_at = group.last_report + config_.group_lease;
+  timers_.Add({group.lease_at, TimerKind::kGroup, 0, group.number});
+}
+
+void RouterImpl::LoseGroup(Group& group, const std::string& reason, bool tell) {
+  if (group.state != GroupState::kLive && group.state != GroupState::kJoining) return;
+  AddNote(
+      true, "group_lost",
+      {{"group", group.name}, {"reason", reason}, {"running", absl::StrCat(group.running.size())}});
+  if (tell) {
+    for (PeerId peer : group.peers) {
+      if (peer != 0) RefusePeer(peer, absl::StrCat("the group counts as lost: ", reason));
+    }
+  }
+  groups_.UnmapPeers(group);
+  if (group.live()) {
+    ++counters_.lost_groups;
+    timers_.Remove({group.lease_at, TimerKind::kGroup, 0, group.number});
+    group.lease_at = kTimeMax;
+    EndStreams(group, "was lost");
+  }
+  group.state = GroupState::kLost;
+}
+
+void RouterImpl::EndStreams(Group& group, const std::string& reason) {
+  for (Request* request : group.running) {
+    if (!request->answered) {
+      ++counters_.errors[static_cast<size_t>(ErrorCode::kUnavailable)];
+      ErrorDetails details;
+      details.retry_after_ms = RetryAfterMs();
+      SendToClient(request->client, RequestError{request->id, ErrorCode::kUnavailable,
+                                                 absl::StrCat("group ", group.name, " ", reason,
+                                                              " while it ran the request"),
+                                                 details});
+      CloseForClient(*request);
+    }
+    Destroy(*request);
+  }
+  group.running.clear();
+  group.closing.clear();
+  group.pending = Commands{};
+  group.ledger.reset();
+  group.report = StepReport{};
+  group.drift = 0;
+}
+
+}  // namespace kvern

@@ -1,0 +1,120 @@
+#include "router/core/groups.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "cluster/base/check.h"
+
+namespace kvern {
+
+Group* GroupTable::FindByName(const std::string& name) {
+  for (auto& group : groups_) {
+    if (group->name == name) return group.get();
+  }
+  return nullptr;
+}
+
+Group* GroupTable::FindByNumber(uint64_t number) {
+  for (auto& group : groups_) {
+    if (group->number == number) return group.get();
+  }
+  return nullptr;
+}
+
+Group* GroupTable::FindByPeer(PeerId peer) {
+  Group** group = by_peer_.Find(peer);
+  return group == nullptr ? nullptr : *group;
+}
+
+Group* GroupTable::Add(const std::string& name) {
+  if (groups_.size() >= kMaxGroups) return nullptr;
+  auto group = std::make_unique<Group>();
+  group->number = next_number_++;
+  group->name = name;
+  groups_.push_back(std::move(group));
+  return groups_.back().get();
+}
+
+void GroupTable::Remove(Group& group) {
+  KVERN_CHECK(group.running.empty());
+  UnmapPeers(group);
+  std::erase_if(groups_, [&](const auto& entry) { return entry.get() == &group; });
+}
+
+void GroupTable::MapPeer(PeerId peer, Group& group) { by_peer_.Insert(peer, &group); }
+
+void GroupTable::UnmapPeers(Group& group) {
+  for (PeerId& peer : group.peers) {
+    if (peer != 0) by_peer_.Erase(peer);
+    peer = 0;
+  }
+}
+
+Group* GroupTable::LeastLoaded(uint64_t need) {
+  Group* best = nullptr;
+  for (auto& entry : groups_) {
+    Group& group = *entry;
+    if (!group.live() || group.drain_sent || group.ledger->free() < need) continue;
+    if (best == nullptr || group.ledger->reserved() * best->ledger->total() <
+                               best->ledger->reserved() * group.ledger->total()) {
+      best = &group;
+    }
+  }
+  return best;
+}
+
+uint64_t GroupTable::LargestTotal() const {
+  uint64_t largest = 0;
+  for (const auto& group : groups_) largest = std::max(largest, group->total_blocks);
+  return largest;
+}
+
+uint64_t GroupTable::MostFree() const {
+  uint64_t most = 0;
+  for (const auto& group : groups_) {
+    if (group->live()) most = std::max(most, group->ledger->free());
+  }
+  return most;
+}
+
+std::string JoinFault(const RouterConfig& config, const Join& join) {
+  if (join.group.empty()) return "group is empty";
+  if (join.world == 0 || join.world > kMaxRanks) {
+    return absl::StrCat("world is ", join.world, ", allowed: 1 to ", kMaxRanks);
+  }
+  if (join.rank >= join.world) {
+    return absl::StrCat("rank is ", join.rank, ", allowed: below world, ", join.world);
+  }
+  if (join.model != config.model) {
+    return absl::StrCat("model is '", join.model, "', served: '", config.model, "'");
+  }
+  if (join.vocab_size != config.vocab_size) {
+    return absl::StrCat("vocab_size is ", join.vocab_size, ", the router's: ", config.vocab_size);
+  }
+  if (join.max_seq_len < config.max_seq_len) {
+    return absl::StrCat("max_seq_len is ", join.max_seq_len, ", allowed: at least the router's, ",
+                        config.max_seq_len);
+  }
+  if (join.kv_blocks == 0 || join.kv_blocks > kMaxGroupBlocks) {
+    return absl::StrCat("kv_blocks is ", join.kv_blocks, ", allowed: 1 to ", kMaxGroupBlocks);
+  }
+  return "";
+}
+
+std::string JoinDifference(const Join& a, const Join& b) {
+  auto differ = [&](std::string_view field, const auto& left, const auto& right) {
+    return absl::StrCat(ToAbsl(field), " of rank ", a.rank, " is ", left, ", of rank ", b.rank,
+                        ": ", right);
+  };
+  if (a.world != b.world) return differ("world", a.world, b.world);
+  if (a.build != b.build) return differ("build", a.build, b.build);
+  if (a.weights_fingerprint != b.weights_fingerprint) {
+    return differ("weights_fingerprint", a.weights_fingerprint, b.weights_fingerprint);
+  }
+  if (a.model != b.model) return differ("model", a.model, b.model);
+  if (a.max_seq_len != b.max_seq_len) return differ("max_seq_len", a.max_seq_len, b.max_seq_len);
+  if (a.vocab_size != b.vocab_size) return differ("vocab_size", a.vocab_size, b.vocab_size);
+  return "";
+}
+
+}  // namespace kvern

@@ -1,0 +1,100 @@
+// The groups of workers: who joined, which are live, and where a request fits.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cluster/base/id_map.h"
+#include "cluster/base/time.h"
+#include "router/core/ledger.h"
+#include "router/core/request.h"
+#include "router/core/router.h"
+#include "schemas/messages.h"
+
+namespace kvern {
+
+enum class GroupState : uint8_t {
+  kJoining,  // some ranks are missing
+  kLive,     // takes dispatches
+  kRefused,  // this incarnation's ranks differ, or do not suit the router
+  kLost,     // dead until another incarnation joins
+};
+
+// A group keeps its entry over incarnations, so that its size stays known while it restarts.
+struct Group {
+  uint64_t number = 0;  // order of first appearance; never reused
+  std::string name;
+  GroupState state = GroupState::kJoining;
+  Incarnation incarnation = 0;
+  Incarnation previous = 0;   // the one before: its late messages are not a restart
+  std::string refusal;        // when refused
+  std::vector<Join> ranks;    // [world] as joined; world 0: not yet
+  std::vector<PeerId> peers;  // [world] 0: not yet
+  uint32_t joined = 0;
+  uint64_t total_blocks = 0;  // of the newest incarnation that went live; 0: none yet
+
+  // ---- while live
+  std::optional<Ledger> ledger;
+  std::vector<Request*> running;  // dispatched and not released
+  std::vector<Request*> closing;  // of these, the ones whose release waits for an acknowledgement
+  Commands pending;               // of this turn
+  uint64_t next_sequence = 1;     // of `pending`
+  uint64_t acked = 0;
+  bool drain_sent = false;
+  Time last_report = 0;
+  Time lease_at = kTimeMax;  // of its entry in Timers
+  StepReport report;         // the last, without runs and nacks
+  int64_t drift = 0;
+
+  bool live() const { return state == GroupState::kLive; }
+  bool HasPending() const {
+    return !pending.dispatches.empty() || !pending.cancels.empty() || pending.drain;
+  }
+};
+
+class GroupTable {
+ public:
+  size_t size() const { return groups_.size(); }
+  Group& at(size_t index) { return *groups_[index]; }
+  const Group& at(size_t index) const { return *groups_[index]; }
+
+  Group* FindByName(const std::string& name);
+  Group* FindByNumber(uint64_t number);
+  // The group that `peer` is a rank of, or null.
+  Group* FindByPeer(PeerId peer);
+
+  // Null: there are too many groups.
+  Group* Add(const std::string& name);
+  // REQUIRES: nothing runs on it.
+  void Remove(Group& group);
+
+  void MapPeer(PeerId peer, Group& group);
+  void UnmapPeers(Group& group);
+
+  // The live group with the smallest share of its blocks reserved, of those where `need` fits; the
+  // earliest in order when shares are equal. Null: it fits nowhere now.
+  Group* LeastLoaded(uint64_t need);
+
+  // Blocks of the largest group that is or was live, 0 when none was: what never fits is beyond it.
+  uint64_t LargestTotal() const;
+  uint64_t MostFree() const;  // of the live groups
+
+ private:
+  std::vector<std::unique_ptr<Group>> groups_;
+  IdMap<PeerId, Group*> by_peer_;
+  uint64_t next_number_ = 1;
+};
+
+inline constexpr size_t kMaxGroups = 4096;
+// Keeps products of block counts within 64 bits.
+inline constexpr uint64_t kMaxGroupBlocks = uint64_t{1} << 31;
+
+// What is wrong with a Join by itself or for this router; empty: nothing.
+std::string JoinFault(const RouterConfig& config, const Join& join);
+// How two ranks of one incarnation differ where they must agree; empty: they agree.
+std::string JoinDifference(const Join& a, const Join& b);
+
+}  // namespace kvern

@@ -1,0 +1,51 @@
+// The ledger of one group: what the router has promised of its KV blocks.
+//
+// Invariants:
+//  - reserved <= total at all times, so a dispatched request always finds its worst case free;
+//  - reserved >= what the worker reserves: a reservation starts before the dispatch is sent and
+//  ends
+//    only after the worker has reported that it let go.
+#pragma once
+
+#include <cstdint>
+
+#include "cluster/base/ring.h"
+
+namespace kvern {
+
+class Ledger {
+ public:
+  // `total_blocks` > 0. Every reservation is at least one block.
+  explicit Ledger(uint64_t total_blocks);
+
+  // Takes `blocks` for a dispatch that travels in command `sequence`.
+  // REQUIRES: 0 < blocks <= free(), and sequences do not decrease.
+  void Reserve(uint64_t sequence, uint64_t blocks);
+
+  // The worker has applied all commands up to `sequence`.
+  void Acknowledge(uint64_t sequence);
+
+  // REQUIRES: blocks are reserved, and their dispatch is acknowledged.
+  void Release(uint64_t blocks);
+
+  // Reservations as of the acknowledged command minus the worker's own sum. Zero in a healthy
+  // group.
+  int64_t Drift(uint64_t worker_reserved) const;
+
+  uint64_t total() const { return total_; }
+  uint64_t reserved() const { return reserved_; }
+  uint64_t free() const { return total_ - reserved_; }
+
+ private:
+  struct InFlight {
+    uint64_t sequence = 0;
+    uint64_t blocks = 0;
+  };
+
+  uint64_t total_;
+  uint64_t reserved_ = 0;
+  uint64_t in_flight_blocks_ = 0;  // of dispatches the worker has not acknowledged
+  Ring<InFlight> in_flight_;
+};
+
+}  // namespace kvern

@@ -1,0 +1,228 @@
+// What groups report: tokens, refusals, their own count of blocks. Everything is checked against
+// what was dispatched; a group that breaks the protocol is lost, and only that group.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "cluster/base/check.h"
+#include "router/core/router_impl.h"
+
+namespace kvern {
+namespace {
+
+double Milliseconds(Duration duration) { return static_cast<double>(duration) / 1e6; }
+
+// What the worker may say about logprobs, given what was asked.
+bool LogprobsMatch(const Request& request, const TokenRun& run, uint32_t vocab_size) {
+  if (!request.sampling.logprobs) return run.logprobs.empty();
+  if (run.logprobs.size() != run.token_ids.size()) return false;
+  for (size_t i = 0; i < run.logprobs.size(); ++i) {
+    const TokenLogprob& entry = run.logprobs[i];
+    if (entry.token_id != run.token_ids[i]) return false;
+    if (entry.top.size() != *request.sampling.logprobs) return false;
+    for (const auto& [id, logprob] : entry.top) {
+      if (id >= vocab_size) return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+void RouterImpl::OnReport(PeerId peer, StepReport report) {
+  Group* group = groups_.FindByPeer(peer);
+  if (group == nullptr) {  // of a lost group, or from before this router started
+    return RefusePeer(peer, "this connection speaks for no live group");
+  }
+  std::string fault = ReportFault(*group, report);
+  if (fault.empty() && group->peers[0] != peer) fault = "a rank other than 0 reported";
+  for (size_t i = 0; fault.empty() && i < report.nacks.size(); ++i) {
+    fault = TakeNack(*group, report.nacks[i], report.acked_command);
+  }
+  for (size_t i = 0; fault.empty() && i < report.runs.size(); ++i) {
+    fault = TakeRun(*group, report.runs[i], report.acked_command);
+  }
+  if (!fault.empty()) return LoseGroup(*group, absl::StrCat("bad report: ", fault), /*tell=*/true);
+
+  Acknowledge(*group, report.acked_command);
+  group->drift = group->ledger->Drift(report.reserved_blocks);
+  group->last_report = now_;
+  report.runs.clear();
+  report.nacks.clear();
+  group->report = std::move(report);
+}
+
+std::string RouterImpl::ReportFault(const Group& group, const StepReport& report) const {
+  if (!group.live()) return "before all ranks joined";
+  if (report.group_incarnation != group.incarnation) {
+    return absl::StrCat("group_incarnation is ", report.group_incarnation, ", joined as ",
+                        group.incarnation);
+  }
+  if (report.step_id < group.report.step_id) {
+    return absl::StrCat("step_id is ", report.step_id, ", before: ", group.report.step_id);
+  }
+  if (report.acked_command < group.acked || report.acked_command >= group.next_sequence) {
+    return absl::StrCat("acked_command is ", report.acked_command, ", allowed: ", group.acked,
+                        " to ", group.next_sequence - 1);
+  }
+  uint64_t total = group.ledger->total();
+  if (report.reserved_blocks > total || report.used_blocks > report.reserved_blocks) {
+    return absl::StrCat("used_blocks ", report.used_blocks, ", reserved_blocks ",
+                        report.reserved_blocks, " of ", total);
+  }
+  return "";
+}
+
+Request* RouterImpl::FindRunning(const Group& group, const RequestId& id, Epoch epoch) {
+  std::unique_ptr<Request>* found = requests_.Find(id);
+  if (found == nullptr) return nullptr;
+  Request& request = **found;
+  bool current =
+      request.phase == Phase::kRunning && request.group == &group && request.epoch == epoch;
+  return current ? &request : nullptr;
+}
+
+std::string RouterImpl::TakeNack(Group& group, const Nack& nack, uint64_t acked) {
+  Request* request = FindRunning(group, nack.request_id, nack.epoch);
+  if (request == nullptr) {
+    ++counters_.stale_runs;
+    return "";
+  }
+  if (request->dispatch_sequence > acked) return "a nack before the dispatch is acknowledged";
+  AddNote(true, "nack",
+          {{"group", group.name},
+           {"request_id", nack.request_id.ToString()},
+           {"code", std::string(ErrorCodeName(nack.code))}});
+  for (Choice& choice : request->choices) choice.worker_done = true;
+  if (!request->answered) {
+    ErrorCode code = nack.code == ErrorCode::kNone ? ErrorCode::kInternal : nack.code;
+    Fail(*request, {code, nack.message, {}});
+    request->cancelled_at = -1;  // nothing had to be stopped
+  }
+  group.ledger->Acknowledge(acked);
+  Release(*request);
+  return "";
+}
+
+std::string RouterImpl::TakeRun(Group& group, TokenRun& run, uint64_t acked) {
+  Request* request = FindRunning(group, run.request_id, run.epoch);
+  if (request == nullptr) {
+    ++counters_.stale_runs;
+    return "";
+  }
+  if (request->dispatch_sequence > acked) return "tokens before the dispatch is acknowledged";
+  if (run.choice >= request->n) {
+    return absl::StrCat("choice is ", run.choice, ", allowed: below ", request->n);
+  }
+  Choice& choice = request->choices[run.choice];
+  if (run.position < choice.worker_next) {
+    ++counters_.stale_runs;
+    return "";
+  }
+  if (std::string fault = RunFault(*request, run); !fault.empty()) return fault;
+  choice.worker_next += static_cast<uint32_t>(run.token_ids.size());
+  choice.worker_done = run.finish_reason != FinishReason::kNone;
+  // Tokens past a stop string are nobody's.
+  if (!request->answered && !choice.client_done) Deliver(*request, run);
+  if (request->WorkerReleased(group.acked)) {
+    group.ledger->Acknowledge(acked);
+    Release(*request);
+  }
+  return "";
+}
+
+std::string RouterImpl::RunFault(const Request& request, const TokenRun& run) const {
+  const Choice& choice = request.choices[run.choice];
+  if (choice.worker_done) return "tokens after a choice's end";
+  if (run.position != choice.worker_next) {
+    return absl::StrCat("position is ", run.position, ", expected: ", choice.worker_next);
+  }
+  uint64_t end = uint64_t{run.position} + run.token_ids.size();
+  uint32_t max_tokens = request.sampling.max_tokens;
+  if (end > max_tokens) return absl::StrCat("more tokens than max_tokens, ", max_tokens);
+  if (end == max_tokens && run.finish_reason == FinishReason::kNone) {
+    return "a choice goes on after max_tokens";
+  }
+  if (end == 0 && run.finish_reason != FinishReason::kNone) return "a choice ends without a token";
+  for (uint32_t id : run.token_ids) {
+    if (id >= config_.vocab_size) {
+      return absl::StrCat("token id is ", id, ", allowed: below ", config_.vocab_size);
+    }
+  }
+  if (!LogprobsMatch(request, run, config_.vocab_size))
+    return "logprobs differ from what was asked";
+  if (std::holds_alternative<std::string>(run.stop_reason)) return "stop_reason is a string";
+  return "";
+}
+
+void RouterImpl::Deliver(Request& request, TokenRun& run) {
+  Choice& choice = request.choices[run.choice];
+  if (run.token_ids.empty() && run.finish_reason == FinishReason::kNone) return;
+  Delta delta;
+  delta.request_id = request.id;
+  delta.choice = run.choice;
+  delta.position = run.position;
+  delta.token_ids = std::move(run.token_ids);
+  delta.logprobs = std::move(run.logprobs);
+  delta.finish_reason = run.finish_reason;
+  delta.stop_reason = std::move(run.stop_reason);
+  if (choice.filter != nullptr) {
+    TextFilter::Piece piece =
+        choice.filter->Append(delta.token_ids, run.finish_reason != FinishReason::kNone,
+                              run.finish_reason == FinishReason::kStop);
+    delta.text = std::move(piece.text);
+    if (piece.stopped) {
+      KVERN_CHECK_LE(piece.tokens_kept, delta.token_ids.size());
+      delta.token_ids.resize(piece.tokens_kept);
+      if (!delta.logprobs.empty()) delta.logprobs.resize(piece.tokens_kept);
+      delta.finish_reason = FinishReason::kStop;
+      delta.stop_reason = std::move(piece.stop_string);
+      CancelChoice(request, run.choice);  // unless the worker is done with it
+    }
+  }
+  SendDelta(request, std::move(delta));
+}
+
+void RouterImpl::SendDelta(Request& request, Delta delta) {
+  Choice& choice = request.choices[delta.choice];
+  if (request.first_delta < 0) request.first_delta = now_;
+  if (choice.sent > 0) request.itl_max = std::max(request.itl_max, now_ - choice.last_delivery);
+  request.last_delta = now_;
+  choice.last_delivery = now_;
+  choice.sent += static_cast<uint32_t>(delta.token_ids.size());
+  choice.client_done = delta.finish_reason != FinishReason::kNone;
+  counters_.generated_tokens += delta.token_ids.size();
+  bool over = request.AllClientDone();
+  if (over) delta.usage = UsageOf(request);
+  clients_.Append(*clients_.Find(request.client), std::move(delta));
+  if (over) Complete(request);
+}
+
+Usage RouterImpl::UsageOf(const Request& request) const {
+  Usage usage;
+  usage.prompt_tokens = request.prompt_tokens;
+  uint32_t longest = 0;
+  for (const Choice& choice : request.choices) {
+    usage.completion_tokens += choice.sent;
+    longest = std::max(longest, choice.sent);
+  }
+  usage.queue_ms = Milliseconds(request.dispatched_at - request.arrival);
+  usage.ttft_ms = Milliseconds(request.first_delta - request.arrival);
+  if (longest > 1) {
+    usage.tpot_ms = Milliseconds(request.last_delta - request.first_delta) / (longest - 1);
+  }
+  usage.itl_ms_max = Milliseconds(request.itl_max);
+  return usage;
+}
+
+void RouterImpl::Acknowledge(Group& group, uint64_t acked) {
+  group.ledger->Acknowledge(acked);
+  if (acked == group.acked) return;
+  group.acked = acked;
+  std::vector<Request*> released;
+  for (Request* request : group.closing) {
+    if (request->WorkerReleased(acked)) released.push_back(request);
+  }
+  for (Request* request : released) Release(*request);
+}
+
+}  // namespace kvern

@@ -1,0 +1,88 @@
+// One open request, from its reservation of queue room to the release of its KV blocks.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cluster/base/time.h"
+#include "router/core/router.h"
+#include "router/core/text_filter.h"
+#include "schemas/messages.h"
+
+namespace kvern {
+
+struct Group;
+
+// One of the n answers.
+struct Choice {
+  uint32_t worker_next = 0;      // position of the next token the worker may report
+  uint32_t sent = 0;             // tokens delivered to the client, the charged ones
+  bool worker_done = false;      // the worker reported its end
+  bool client_done = false;      // the client has its finish reason
+  uint64_t cancel_sequence = 0;  // the command that cancels it at the worker; 0: none
+  Time last_delivery = 0;
+  std::unique_ptr<TextFilter> filter;  // null without a tokenizer
+};
+
+enum class Phase : uint8_t {
+  kTokenizing,  // the text pool has it; holds queue room
+  kArrived,     // its ids are being looked at; holds queue room
+  kQueued,      // in line
+  kRunning,     // dispatched
+};
+
+// A request leaves the table when both sides are through with it: `answered` (the client has its
+// one terminal answer, or is gone) and whoever worked on it (text pool, worker) has let go.
+struct Request {
+  RequestId id;
+  PeerId client = 0;
+  Phase phase = Phase::kArrived;
+  bool answered = false;
+
+  std::vector<uint32_t> prompt;  // moves into the dispatch
+  uint32_t prompt_tokens = 0;
+  uint32_t n = 1;
+  SamplingParams sampling;  // seed and max_tokens set
+  std::vector<std::string> stop;
+  uint64_t queue_bytes = 0;  // what it holds of the queue's bytes
+  uint64_t need = 0;         // KV blocks, worst case
+
+  Time arrival = 0;
+  Time ttft_deadline = kTimeMax;  // while it waits
+  Time deadline = kTimeMax;       // to its end
+  Time timer_at = kTimeMax;       // of its entry in Timers; kTimeMax: none
+  Time dispatched_at = 0;
+  Time first_delta = -1;  // -1: none yet
+  Time last_delta = 0;
+  Duration itl_max = 0;
+  Time cancelled_at = -1;  // when the wait for the worker's release began; -1: not cancelled
+
+  Group* group = nullptr;  // while running
+  Epoch epoch = 0;         // 1 is the first attempt
+  uint64_t dispatch_sequence = 0;
+  bool closing = false;  // listed in Group::closing
+  std::vector<Choice> choices;
+
+  // Places in the lists that hold it, for removal in constant time.
+  size_t client_index = 0;
+  size_t group_index = 0;
+
+  bool AllClientDone() const {
+    for (const Choice& choice : choices) {
+      if (!choice.client_done) return false;
+    }
+    return true;
+  }
+  // Nothing of it is left at a worker that has applied all commands up to `acked`.
+  bool WorkerReleased(uint64_t acked) const {
+    for (const Choice& choice : choices) {
+      bool cancelled = choice.cancel_sequence != 0 && choice.cancel_sequence <= acked;
+      if (!choice.worker_done && !cancelled) return false;
+    }
+    return true;
+  }
+};
+
+}  // namespace kvern

@@ -1,0 +1,175 @@
+#include "router/core/router.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "cluster/base/check.h"
+#include "router/core/router_impl.h"
+
+namespace kvern {
+namespace {
+
+// Enough to smooth the drain rate over a few engine steps.
+constexpr size_t kDispatchTimes = 64;
+
+}  // namespace
+
+RouterImpl::RouterImpl(const RouterConfig& config, uint64_t seed, const TextFilterFactory* text)
+    : config_(config),
+      rng_(seed),
+      text_(text),
+      clients_(config.max_clients),
+      queue_(config.queue_entries, config.queue_bytes),
+      dispatch_times_(kDispatchTimes) {
+  KVERN_CHECK(config.max_seq_len > 0);
+  KVERN_CHECK(config.vocab_size > 0);
+  KVERN_CHECK(config.client_lease > 0);
+  KVERN_CHECK(config.group_lease > 0);
+  KVERN_CHECK(!config.has_tokenizer || text != nullptr);
+  counters_.errors.resize(size_t{kLastErrorCode} + 1);
+}
+
+void RouterImpl::Step(Time now, RouterEvent event, RouterEffects& effects) {
+  KVERN_CHECK_GE(now, now_);
+  now_ = now;
+  out_ = &effects;
+  std::visit([this](auto& what) { On(what); }, event);
+  out_ = nullptr;
+}
+
+void RouterImpl::Flush(Time now, RouterEffects& effects) {
+  KVERN_CHECK_GE(now, now_);
+  now_ = now;
+  out_ = &effects;
+  RunTimers();  // here, not in Step: what waited in the sockets counts before anyone is called
+                // silent
+  DispatchWaiting();
+  if (draining_ && queue_.entries() == 0) DrainGroups();
+  FlushCommands();
+  for (PeerId peer : clients_.TakeDirty()) {
+    if (Client* client = clients_.Find(peer)) FlushDeltas(*client);
+  }
+  out_ = nullptr;
+}
+
+void RouterImpl::On(ClientSaid& event) {
+  if (const auto* hello = std::get_if<Hello>(&event.message)) {
+    OnHello(event.client, *hello);
+    return;
+  }
+  Client* client = clients_.Find(event.client);
+  if (client == nullptr) {
+    RequestError error{{}, ErrorCode::kInvalidArgument, "the first message must be Hello", {}};
+    if (auto* m = std::get_if<GenerateRequest>(&event.message)) error.request_id = m->request_id;
+    if (auto* m = std::get_if<CancelRequest>(&event.message)) error.request_id = m->request_id;
+    out_->to_clients.push_back({event.client, std::move(error)});
+    return;
+  }
+  client->last_heard = now_;
+  if (auto* message = std::get_if<GenerateRequest>(&event.message)) {
+    OnGenerate(*client, std::move(*message));
+  } else if (auto* cancel = std::get_if<CancelRequest>(&event.message)) {
+    OnCancel(*client, *cancel);
+  } else if (std::holds_alternative<KeepAlive>(event.message)) {
+    SendToClient(client->id, KeepAliveReply{});
+  } else {
+    SendToClient(client->id, Capacity());
+  }
+}
+
+void RouterImpl::On(ClientUnreachable& event) {
+  Client* client = clients_.Find(event.client);
+  if (client == nullptr) return;
+  CancelAll(*client, "the client is unreachable", /*tell=*/false);
+  timers_.Remove({client->lease_at, TimerKind::kClient, 0, client->id});
+  clients_.Remove(*client);
+}
+
+void RouterImpl::On(Tokenized& event) {
+  std::unique_ptr<Request>* found = requests_.Find(event.request_id);
+  if (found == nullptr || (*found)->phase != Phase::kTokenizing) return;
+  Request& request = **found;
+  request.phase = Phase::kArrived;
+  if (request.answered) {  // cancelled meanwhile
+    Abandon(request);
+  } else if (event.error != ErrorCode::kNone) {
+    Fail(request, {event.error, std::move(event.message), {}});
+  } else {
+    Enqueue(request, std::move(event.ids));
+  }
+}
+
+void RouterImpl::On(WorkerSaid& event) {
+  if (auto* join = std::get_if<Join>(&event.message)) {
+    OnJoin(event.worker, std::move(*join));
+  } else if (auto* report = std::get_if<StepReport>(&event.message)) {
+    OnReport(event.worker, std::move(*report));
+  } else if (auto* down = std::get_if<GroupDown>(&event.message)) {
+    OnGroupDown(*down);
+  } else {
+    OnLeave(event.worker, std::get<Leave>(event.message));
+  }
+}
+
+void RouterImpl::On(WorkerUnreachable& event) {
+  Group* group = groups_.FindByPeer(event.worker);
+  if (group != nullptr) LoseGroup(*group, "a rank is unreachable", /*tell=*/true);
+}
+
+void RouterImpl::On(BeginDrain&) {
+  if (draining_) return;
+  draining_ = true;
+  AddNote(false, "draining", {{"open_requests", absl::StrCat(requests_.size())}});
+  for (size_t i = 0; i < groups_.size(); ++i) {
+    Group& group = groups_.at(i);
+    if (group.state == GroupState::kJoining) RefuseGroup(group, "the router is draining");
+  }
+}
+
+void RouterImpl::RunTimers() {
+  while (std::optional<Timer> timer = timers_.PopDue(now_)) {
+    if (timer->kind == TimerKind::kRequest) OnRequestTimer(*timer);
+    if (timer->kind == TimerKind::kClient) OnClientTimer(*timer);
+    if (timer->kind == TimerKind::kGroup) OnGroupTimer(*timer);
+  }
+}
+
+void RouterImpl::OnRequestTimer(const Timer& timer) {
+  Request& request = *requests_.At({timer.high, timer.low});
+  request.timer_at = kTimeMax;
+  bool total = now_ >= request.deadline;
+  Fail(request, {ErrorCode::kDeadlineExceeded,
+                 absl::StrCat(total ? "deadline_ms" : "ttft_deadline_ms", " passed after ",
+                              (now_ - request.arrival) / kMillisecond, " ms, the request was ",
+                              request.phase == Phase::kRunning ? "running" : "waiting"),
+                 {}});
+}
+
+void RouterImpl::AddNote(bool warning, std::string event,
+                         std::vector<std::pair<std::string, std::string>> fields) {
+  out_->notes.push_back({warning, std::move(event), std::move(fields)});
+}
+
+bool RouterImpl::Drained() const {
+  if (!draining_ || !requests_.empty()) return false;
+  for (size_t i = 0; i < groups_.size(); ++i) {
+    if (groups_.at(i).live() && !groups_.at(i).drain_sent) return false;
+  }
+  return true;
+}
+
+Router::Router(const RouterConfig& config, uint64_t seed, const TextFilterFactory* text)
+    : impl_(std::make_unique<RouterImpl>(config, seed, text)) {}
+Router::~Router() = default;
+void Router::Step(Time now, RouterEvent event, RouterEffects& effects) {
+  impl_->Step(now, std::move(event), effects);
+}
+void Router::Flush(Time now, RouterEffects& effects) { impl_->Flush(now, effects); }
+Time Router::NextDeadline() const { return impl_->NextDeadline(); }
+bool Router::Drained() const { return impl_->Drained(); }
+RouterStatus Router::Status(Time now) { return impl_->Status(now); }
+CapacityReply Router::Capacity() const { return impl_->Capacity(); }
+absl::StatusOr<RequestStatus> Router::Find(const RequestId& id) const { return impl_->Find(id); }
+void Router::Audit() const { impl_->Audit(); }
+
+}  // namespace kvern

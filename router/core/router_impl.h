@@ -1,0 +1,142 @@
+// The router's state and its handlers, one .cc file per subject:
+//   router.cc     events in, timers, Flush            client_events.cc  what clients say
+//   admission.cc  from GenerateRequest to the queue   group_events.cc   how groups come and go
+//   dispatch.cc   from the queue to a group           report.cc         what groups report
+//   ending.cc     every way a request ends            status.cc         what operators see; Audit
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cluster/base/id_map.h"
+#include "cluster/base/ring.h"
+#include "cluster/base/rng.h"
+#include "router/core/clients.h"
+#include "router/core/groups.h"
+#include "router/core/request.h"
+#include "router/core/router.h"
+#include "router/core/timers.h"
+#include "router/core/validate.h"
+#include "router/core/wait_queue.h"
+
+namespace kvern {
+
+class RouterImpl {
+ public:
+  RouterImpl(const RouterConfig& config, uint64_t seed, const TextFilterFactory* text);
+
+  void Step(Time now, RouterEvent event, RouterEffects& effects);
+  void Flush(Time now, RouterEffects& effects);
+  Time NextDeadline() const { return timers_.Next(); }
+  bool Drained() const;
+  RouterStatus Status(Time now);
+  CapacityReply Capacity() const;
+  absl::StatusOr<RequestStatus> Find(const RequestId& id) const;
+  void Audit() const;
+
+ private:
+  // ---- router.cc: events
+  void On(ClientSaid& event);
+  void On(ClientUnreachable& event);
+  void On(Tokenized& event);
+  void On(WorkerSaid& event);
+  void On(WorkerUnreachable& event);
+  void On(Tick&) {}  // every Flush runs the timers
+  void On(BeginDrain& event);
+  void RunTimers();
+  void OnRequestTimer(const Timer& timer);
+  void AddNote(bool warning, std::string event,
+               std::vector<std::pair<std::string, std::string>> fields);
+
+  // ---- status.cc
+  GroupStatus StatusOf(const Group& group, Time now) const;
+  void AuditGroup(const Group& group) const;
+
+  // ---- client_events.cc
+  void OnHello(PeerId peer, const Hello& hello);
+  void OnCancel(Client& client, const CancelRequest& message);
+  void OnClientTimer(const Timer& timer);
+  void ArmClientLease(Client& client);
+  // Cancels all that a client has open; with `tell`, it gets an error for each.
+  void CancelAll(Client& client, const std::string& why, bool tell);
+  void SendToClient(PeerId client, RouterToClient message);
+  void FlushDeltas(Client& client);
+
+  // ---- admission.cc
+  void OnGenerate(Client& client, GenerateRequest message);
+  Refusal Admissible(const GenerateRequest& message, uint64_t bytes);
+  Request& OpenRequest(Client& client, RequestId id, GenerateRequest& message);
+  // The ids are known: refuse, or line up.
+  void Enqueue(Request& request, std::vector<uint32_t> ids);
+  Refusal CheckFits(const Request& request) const;
+  Refusal Overloaded(std::string what);
+  uint64_t RetryAfterMs();
+  // The set of groups changed: what waits and can no longer fit is refused.
+  void RecheckQueue();
+  void SetTimer(Request& request, Time at);
+
+  // ---- dispatch.cc
+  void DispatchWaiting();
+  void DispatchTo(Group& group, Request& request);
+  void DrainGroups();
+  void FlushCommands();
+
+  // ---- ending.cc
+  void Fail(Request& request, Refusal refusal);
+  void Complete(Request& request);
+  // The client needs no more of it: whoever works on it is told to stop.
+  void Abandon(Request& request);
+  void CloseForClient(Request& request);
+  void CancelChoice(Request& request, uint32_t choice);
+  // The worker let go: its blocks are free.
+  void Release(Request& request);
+  void Destroy(Request& request);
+
+  // ---- group_events.cc
+  void OnJoin(PeerId peer, Join join);
+  void BeginIncarnation(Group& group, const Join& join);
+  void RefuseGroup(Group& group, std::string reason);
+  void RefusePeer(PeerId peer, std::string reason);
+  void GoLive(Group& group);
+  void OnGroupDown(const GroupDown& message);
+  void OnLeave(PeerId peer, const Leave& message);
+  void OnGroupTimer(const Timer& timer);
+  // The group's processes count as dead. With `tell`, its ranks are told to exit, in case they are
+  // not.
+  void LoseGroup(Group& group, const std::string& reason, bool tell);
+  void EndStreams(Group& group, const std::string& reason);
+
+  // ---- report.cc
+  void OnReport(PeerId peer, StepReport report);
+  std::string ReportFault(const Group& group, const StepReport& report) const;
+  // Empty, or how the group broke the protocol.
+  std::string TakeNack(Group& group, const Nack& nack, uint64_t acked);
+  std::string TakeRun(Group& group, TokenRun& run, uint64_t acked);
+  std::string RunFault(const Request& request, const TokenRun& run) const;
+  void Deliver(Request& request, TokenRun& run);
+  void SendDelta(Request& request, Delta delta);
+  Usage UsageOf(const Request& request) const;
+  void Acknowledge(Group& group, uint64_t acked);
+  Request* FindRunning(const Group& group, const RequestId& id, Epoch epoch);
+
+  RouterConfig config_;
+  Rng rng_;
+  const TextFilterFactory* text_;
+
+  ClientTable clients_;
+  GroupTable groups_;
+  WaitQueue queue_;
+  Timers timers_;
+  IdMap<RequestId, std::unique_ptr<Request>> requests_;
+  Ring<Time> dispatch_times_;  // the latest, to predict how fast the queue drains
+  bool draining_ = false;
+  RouterCounters counters_;
+
+  // Of the call in progress.
+  Time now_ = 0;
+  RouterEffects* out_ = nullptr;
+};
+
+}  // namespace kvern

@@ -1,0 +1,122 @@
+// What operators see, and the check of the router's own books.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "cluster/base/check.h"
+#include "router/core/router_impl.h"
+
+namespace kvern {
+
+GroupStatus RouterImpl::StatusOf(const Group& group, Time now) const {
+  GroupStatus status;
+  status.name = group.name;
+  status.live = group.live();
+  status.ranks = group.ranks;
+  if (!group.live()) return status;
+  status.model = group.ranks[0].model;
+  status.total_blocks = group.ledger->total();
+  status.reserved_blocks = group.ledger->reserved();
+  status.used_blocks = group.report.used_blocks;
+  status.drift_blocks = group.drift;
+  status.running = static_cast<uint32_t>(group.running.size());
+  status.report_age = now - group.last_report;
+  status.ages = group.report.ages;
+  return status;
+}
+
+RouterStatus RouterImpl::Status(Time now) {
+  RouterStatus status;
+  for (size_t i = 0; i < groups_.size(); ++i) status.groups.push_back(StatusOf(groups_.at(i), now));
+  status.counters = counters_;
+  counters_.cancel_to_free_seconds.clear();
+  counters_.ttft_seconds.clear();
+  counters_.tpot_seconds.clear();
+  counters_.queue_seconds.clear();
+  status.queue_entries = queue_.entries();
+  status.queue_bytes = queue_.bytes();
+  if (!queue_.empty()) status.queue_age = now - queue_.front().arrival;
+  status.clients = clients_.size();
+  status.draining = draining_;
+  return status;
+}
+
+CapacityReply RouterImpl::Capacity() const {
+  CapacityReply reply;
+  for (size_t i = 0; i < groups_.size(); ++i) {
+    const Group& group = groups_.at(i);
+    if (!group.live()) continue;
+    GroupCapacity capacity;
+    capacity.id = group.name;
+    capacity.model = group.ranks[0].model;
+    capacity.total_blocks = group.ledger->total();
+    capacity.reserved_blocks = group.ledger->reserved();
+    capacity.used_blocks = group.report.used_blocks;
+    for (const Join& rank : group.ranks) {
+      capacity.ranks.push_back({rank.rank, rank.bytes_per_token});
+    }
+    reply.groups.push_back(std::move(capacity));
+  }
+  return reply;
+}
+
+absl::StatusOr<RequestStatus> RouterImpl::Find(const RequestId& id) const {
+  const std::unique_ptr<Request>* found = requests_.Find(id);
+  if (found == nullptr || (*found)->answered) {
+    return absl::NotFoundError(absl::StrCat("no open request has the id ", id.ToString()));
+  }
+  const Request& request = **found;
+  RequestStatus status;
+  status.needed_blocks = request.need;
+  status.free_blocks = groups_.MostFree();
+  if (request.phase == Phase::kRunning) {
+    status.state = "running";
+    status.group = request.group->name;
+    return status;
+  }
+  if (request.phase != Phase::kQueued) {
+    status.state = "tokenizing";
+    return status;
+  }
+  status.state = "queued";
+  status.queue_position = queue_.Position(request);
+  if (groups_.LargestTotal() == 0) {
+    status.reason = "no group has joined";
+  } else if (status.queue_position > 0) {
+    status.reason = absl::StrCat(status.queue_position, " requests are ahead");
+  } else {
+    status.reason =
+        absl::StrCat("needs ", request.need, " KV blocks, free in one group: ", status.free_blocks);
+  }
+  return status;
+}
+
+void RouterImpl::AuditGroup(const Group& group) const {
+  if (!group.live()) {
+    KVERN_CHECK(group.running.empty()) << group.name;
+    return;
+  }
+  uint64_t reserved = 0;
+  for (size_t i = 0; i < group.running.size(); ++i) {
+    const Request& request = *group.running[i];
+    KVERN_CHECK(request.phase == Phase::kRunning);
+    KVERN_CHECK(request.group == &group);
+    KVERN_CHECK_EQ(request.group_index, i);
+    KVERN_CHECK(!request.WorkerReleased(group.acked)) << request.id.ToString();
+    reserved += request.need;
+  }
+  KVERN_CHECK_EQ(reserved, group.ledger->reserved()) << group.name;
+  KVERN_CHECK_LE(reserved, group.ledger->total()) << group.name;
+}
+
+void RouterImpl::Audit() const {
+  queue_.Audit();
+  size_t running = 0;
+  for (size_t i = 0; i < groups_.size(); ++i) {
+    AuditGroup(groups_.at(i));
+    running += groups_.at(i).running.size();
+  }
+  // Every open request waits (and holds queue room) or runs (and holds blocks).
+  KVERN_CHECK_EQ(running + queue_.entries(), requests_.size());
+}
+
+}  // namespace kvern
