@@ -1,0 +1,14 @@
+// The loop of the ranks that follow: receive a plan, execute it.
+#pragma once
+
+#include "cluster/base/status.h"
+#include "worker/engine/executor.h"
+#include "worker/engine/plan_channel.h"
+
+namespace kvern {
+
+// Runs until the leader says stop (OK) or anything fails: the leader or a peer is gone, a plan is
+// not the next one, the leader drew other tokens than this rank.
+absl::Status RunRankLoop(PlanChannel& channel, Executor& executor);
+
+}  // namespace kvern

@@ -1,0 +1,103 @@
+#include "worker/engine/router_link.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+#include <variant>
+
+#include "cluster/base/clock.h"
+#include "schemas/codec.h"
+
+namespace kvern {
+
+absl::StatusOr<std::unique_ptr<RouterLink>> RouterLink::Connect(const std::string& endpoint) {
+  SocketOptions options;
+  options.max_message_bytes = static_cast<int64_t>(kMaxWorkerMessageBytes);
+  options.linger_ms = 1000;  // so that a Leave is still said
+  KVERN_ASSIGN_OR_RETURN(std::unique_ptr<NetContext> context, NetContext::Create());
+  KVERN_ASSIGN_OR_RETURN(DealerSocket socket, DealerSocket::Connect(*context, endpoint, options));
+  std::unique_ptr<RouterLink> link(new RouterLink(endpoint, std::move(context), std::move(socket)));
+  KVERN_ASSIGN_OR_RETURN(link->watch_, ConnectionWatch::Create(*link->context_, link->socket_));
+  return link;
+}
+
+absl::Status RouterLink::SendMessage(const WorkerToRouter& message) {
+  std::string body = EncodeWorkerToRouter(message);
+  KVERN_ASSIGN_OR_RETURN(SendResult result, socket_.Send(body));
+  if (result == SendResult::kSent) return absl::OkStatus();
+  return Unavailable("the router at ", endpoint_, " takes no more messages");
+}
+
+absl::Status RouterLink::SendJoin(const Join& join) { return SendMessage(join); }
+absl::Status RouterLink::Send(const StepReport& report) { return SendMessage(report); }
+absl::Status RouterLink::Send(const Leave& leave) { return SendMessage(leave); }
+
+absl::Status RouterLink::Wait(Duration timeout) {
+  zmq_pollitem_t items[] = {{socket_.handle(), 0, ZMQ_POLLIN, 0},
+                            {watch_->handle(), 0, ZMQ_POLLIN, 0}};
+  long timeout_ms = static_cast<long>((timeout + kMillisecond - 1) / kMillisecond);
+  if (zmq_poll(items, 2, timeout_ms) < 0 && errno != EINTR) return ErrnoStatus("zmq_poll", errno);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> RouterLink::Next(RouterToWorker& message) {
+  Frame frame;
+  KVERN_ASSIGN_OR_RETURN(ReceiveResult result, socket_.Receive(&frame));
+  if (result == ReceiveResult::kNothing) {
+    // Looked at last: what came before the break is still read.
+    if (watch_->Broken())
+      return Unavailable("the connection to the router at ", endpoint_, " broke");
+    return false;
+  }
+  if (result == ReceiveResult::kMalformed) {
+    return Internal("the router at ", endpoint_, " sent a message of several frames");
+  }
+  Decoded<RouterToWorker> decoded = DecodeRouterToWorker(frame.bytes());
+  if (!decoded.ok()) return Internal("the router at ", endpoint_, " sent: ", decoded.error);
+  message = std::move(decoded.message);
+  return true;
+}
+
+absl::StatusOr<GroupStart> RouterLink::AwaitStart(Duration timeout) {
+  Time deadline = MonotonicNow() + timeout;
+  while (true) {
+    RouterToWorker message;
+    KVERN_ASSIGN_OR_RETURN(bool got, Next(message));
+    if (got) {
+      if (auto* start = std::get_if<GroupStart>(&message)) return std::move(*start);
+      if (auto* refused = std::get_if<JoinRefused>(&message)) {
+        return FailedPrecondition("the router refuses this rank: ", refused->reason);
+      }
+      return Internal("the router sent commands before it started the group");
+    }
+    Duration left = deadline - MonotonicNow();
+    if (left <= 0) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("the router at ", endpoint_, " did not start the group within ",
+                       timeout / kSecond, " s: it is not there, or other ranks have not joined"));
+    }
+    KVERN_RETURN_IF_ERROR(Wait(left));
+  }
+}
+
+absl::Status RouterLink::Receive(Duration timeout, std::vector<Commands>& commands) {
+  bool waited = timeout == 0;
+  while (true) {
+    RouterToWorker message;
+    KVERN_ASSIGN_OR_RETURN(bool got, Next(message));
+    if (got) {
+      if (auto* refused = std::get_if<JoinRefused>(&message)) {
+        return FailedPrecondition("the router refuses this group: ", refused->reason);
+      }
+      auto* received = std::get_if<Commands>(&message);
+      if (received == nullptr) return Internal("the router started this group twice");
+      commands.push_back(std::move(*received));
+      continue;
+    }
+    if (waited || !commands.empty()) return absl::OkStatus();
+    KVERN_RETURN_IF_ERROR(Wait(timeout));
+    waited = true;
+  }
+}
+
+}  // namespace kvern

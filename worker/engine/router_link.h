@@ -1,0 +1,47 @@
+// A rank's connection to the router: joining, and for the leader commands and reports.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cluster/net/poller.h"
+#include "cluster/net/socket.h"
+#include "worker/engine/connection_watch.h"
+#include "worker/engine/leader_port.h"
+
+namespace kvern {
+
+// Belongs to the rank's thread. A connection that broke may have lost messages, so it is never used
+// again: the group ends, and whoever started it starts it anew.
+class RouterLink : public LeaderPort {
+ public:
+  // Returns before the connection stands.
+  static absl::StatusOr<std::unique_ptr<RouterLink>> Connect(const std::string& endpoint);
+
+  absl::Status SendJoin(const Join& join);
+
+  // Waits for the router to start the group. DeadlineExceeded after `timeout`, FailedPrecondition
+  // with the router's reason when it refuses this rank, Unavailable when the connection broke.
+  absl::StatusOr<GroupStart> AwaitStart(Duration timeout);
+
+  absl::Status Receive(Duration timeout, std::vector<Commands>& commands) override;
+  absl::Status Send(const StepReport& report) override;
+  absl::Status Send(const Leave& leave) override;
+
+ private:
+  RouterLink(std::string endpoint, std::unique_ptr<NetContext> context, DealerSocket socket)
+      : endpoint_(std::move(endpoint)), context_(std::move(context)), socket_(std::move(socket)) {}
+
+  absl::Status SendMessage(const WorkerToRouter& message);
+  // The next message if one is there.
+  absl::StatusOr<bool> Next(RouterToWorker& message);
+  absl::Status Wait(Duration timeout);
+
+  std::string endpoint_;
+  std::unique_ptr<NetContext> context_;
+  DealerSocket socket_;
+  std::unique_ptr<ConnectionWatch> watch_;
+};
+
+}  // namespace kvern
