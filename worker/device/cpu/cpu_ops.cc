@@ -1,0 +1,212 @@
+#include "worker/device/cpu/cpu_ops.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "cluster/base/check.h"
+#include "worker/device/cpu/cpu_matrix.h"
+
+namespace kvern {
+namespace {
+
+// Waking the pool and waiting for it costs a few microseconds: some ten thousand operations.
+constexpr int64_t kWorthThreads = 50000;
+
+const BatchLayout& LayoutOf(const Batch& batch) {
+  return static_cast<const CpuBatch&>(batch).layout();
+}
+
+void CheckF32(const Tensor& x) {
+  KVERN_CHECK(x.dtype == DType::kF32 && x.stride >= x.cols)
+      << "stride " << x.stride << ", columns " << x.cols;
+}
+
+float* Row(const Tensor& x, int64_t row) { return x.f32() + row * x.stride; }
+
+}  // namespace
+
+absl::Status CpuBatch::Load(const BatchLayout& layout) {
+  layout_ = &layout;
+  return absl::OkStatus();
+}
+
+const BatchLayout& CpuBatch::layout() const {
+  KVERN_CHECK(layout_ != nullptr) << "a batch is used before Load";
+  return *layout_;
+}
+
+CpuOps::CpuOps(cpu::Isa isa, ThreadPool& pool)
+    : pool_(pool),
+      matmul_(cpu::MatMulFor(isa)),
+      rows_(cpu::RowsFor(isa)),
+      attention_(cpu::AttentionFor(isa)),
+      sampling_(cpu::SamplingFor(isa)) {}
+
+void CpuOps::ForRows(int64_t rows, int64_t cost, const std::function<void(int64_t)>& body) {
+  if (rows * cost < kWorthThreads) {
+    for (int64_t row = 0; row < rows; ++row) body(row);
+    return;
+  }
+  pool_.Ranges(rows, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) body(row);
+  });
+}
+
+float* CpuOps::Scratch(AlignedMemory& memory, size_t floats) {
+  const size_t bytes = floats * sizeof(float);
+  if (memory.bytes() < bytes) {
+    memory = AlignedMemory();  // Gives the old one back first.
+    auto fresh = AlignedMemory::Allocate(bytes + bytes / 2);
+    KVERN_CHECK(fresh.ok()) << "scratch memory: " << fresh.status().ToString();
+    memory = std::move(fresh).value();
+  }
+  return reinterpret_cast<float*>(memory.data());
+}
+
+void CpuOps::Embed(const Batch& batch, const Matrix& table, int64_t vocab_begin, Tensor out) {
+  CheckF32(out);
+  const cpu::PackedMatrix& packed = static_cast<const CpuMatrix&>(table).packed();
+  const std::vector<uint32_t>& ids = LayoutOf(batch).token_ids;
+  KVERN_CHECK_EQ(out.cols, packed.k);
+  KVERN_CHECK_LE(static_cast<int64_t>(ids.size()), out.rows);
+  ForRows(static_cast<int64_t>(ids.size()), packed.k * 4, [&](int64_t t) {
+    const int64_t row = static_cast<int64_t>(ids[static_cast<size_t>(t)]) - vocab_begin;
+    if (row >= 0 && row < packed.n) {
+      cpu::UnpackRow(packed, row, Row(out, t));
+    } else {
+      std::fill_n(Row(out, t), packed.k, 0.0f);
+    }
+  });
+}
+
+void CpuOps::RmsNorm(Tensor x, const float* weight, float eps, Tensor out) {
+  CheckF32(x);
+  CheckF32(out);
+  KVERN_CHECK_EQ(x.rows, out.rows);
+  ForRows(x.rows, x.cols,
+          [&](int64_t t) { rows_.rms_norm(nullptr, Row(x, t), weight, eps, x.cols, Row(out, t)); });
+}
+
+void CpuOps::AddRmsNorm(Tensor delta, Tensor x, const float* weight, float eps, Tensor out) {
+  CheckF32(delta);
+  CheckF32(x);
+  CheckF32(out);
+  KVERN_CHECK(x.rows == out.rows && x.rows == delta.rows) << x.rows << " rows";
+  ForRows(x.rows, x.cols, [&](int64_t t) {
+    rows_.rms_norm(Row(delta, t), Row(x, t), weight, eps, x.cols, Row(out, t));
+  });
+}
+
+cpu::PackedRows CpuOps::PackRows(Tensor x, const cpu::PackedMatrix& weight) {
+  cpu::PackedRows packed;
+  packed.rows = x.rows;
+  packed.tile_rows = matmul_.tile_rows(x.rows);
+  const int64_t tiles = cpu::NumTiles(x.rows, packed.tile_rows);
+  const int64_t padded_rows = tiles * packed.tile_rows;
+  const int64_t k = weight.k;
+  const bool in_place = packed.tile_rows == 1 && x.rows == 1;
+  float* values = nullptr;
+  float* sums = nullptr;
+  if (!in_place) values = Scratch(packed_values_, static_cast<size_t>(padded_rows * k));
+  if (weight.packing == cpu::Packing::kInt4) {
+    sums = Scratch(packed_sums_, static_cast<size_t>(padded_rows * (k / cpu::kGroup)));
+  }
+  ForRows(tiles, k * packed.tile_rows, [&](int64_t tile) {
+    if (values != nullptr) {
+      matmul_.pack_tile(x.f32(), x.stride, x.rows, k, packed.tile_rows, tile, values);
+    }
+    if (sums != nullptr) {
+      matmul_.sum_groups(x.f32(), x.stride, x.rows, k, packed.tile_rows, tile, sums);
+    }
+  });
+  packed.values = in_place ? x.f32() : values;
+  packed.group_sums = sums;
+  return packed;
+}
+
+void CpuOps::MatMul(Tensor x, const Matrix& weight, const float* bias, Tensor out) {
+  CheckF32(x);
+  CheckF32(out);
+  const cpu::PackedMatrix& w = static_cast<const CpuMatrix&>(weight).packed();
+  KVERN_CHECK_EQ(x.cols, w.k);
+  KVERN_CHECK_EQ(out.cols, w.n);
+  KVERN_CHECK_EQ(x.rows, out.rows);
+  if (x.rows == 0) return;
+  const cpu::PackedRows rows = PackRows(x, w);
+  const int64_t panels = cpu::NumPanels(w.n);
+  const auto multiply = [&](int64_t begin, int64_t end) {
+    matmul_.multiply(w, rows, bias, out.f32(), out.stride, begin, end);
+  };
+  if (w.n * w.k * x.rows < kWorthThreads) {
+    multiply(0, panels);
+  } else {
+    pool_.Ranges(panels, 2, multiply);
+  }
+}
+
+void CpuOps::SwiGlu(Tensor gate_up, Tensor out) {
+  CheckF32(gate_up);
+  CheckF32(out);
+  KVERN_CHECK_EQ(gate_up.cols, 2 * out.cols);
+  KVERN_CHECK_EQ(gate_up.rows, out.rows);
+  ForRows(out.rows, out.cols * 8, [&](int64_t t) {
+    const float* gate = Row(gate_up, t);
+    rows_.swiglu(gate, gate + out.cols, out.cols, Row(out, t));
+  });
+}
+
+void CpuOps::GatherLogitRows(const Batch& batch, Tensor x, Tensor out) {
+  CheckF32(x);
+  CheckF32(out);
+  const std::vector<int64_t>& wanted = LayoutOf(batch).logit_rows;
+  KVERN_CHECK_LE(static_cast<int64_t>(wanted.size()), out.rows);
+  KVERN_CHECK_EQ(x.cols, out.cols);
+  for (size_t r = 0; r < wanted.size(); ++r) {
+    KVERN_CHECK(wanted[r] >= 0 && wanted[r] < x.rows) << "row " << wanted[r] << " of " << x.rows;
+    std::memcpy(Row(out, static_cast<int64_t>(r)), Row(x, wanted[r]),
+                static_cast<size_t>(x.cols) * sizeof(float));
+  }
+}
+
+void CpuOps::TopCandidates(Tensor logits, int64_t row, int64_t k, std::vector<Candidate>& out) {
+  CheckF32(logits);
+  columns_.resize(static_cast<size_t>(std::clamp<int64_t>(k, 0, logits.cols)));
+  const size_t count = sampling_.top(Row(logits, row), logits.cols, k, columns_.data());
+  out.resize(count);
+  for (size_t i = 0; i < count; ++i) out[i] = {columns_[i].value, columns_[i].column};
+}
+
+LogSumExpPart CpuOps::LogSumExp(Tensor logits, int64_t row, float inverse_temperature) {
+  CheckF32(logits);
+  LogSumExpPart part;
+  part.sum = sampling_.log_sum_exp(Row(logits, row), logits.cols, inverse_temperature, &part.max);
+  return part;
+}
+
+Candidate CpuOps::GumbelMax(Tensor logits, int64_t row, float inverse_temperature, uint64_t key,
+                            int64_t vocab_begin) {
+  CheckF32(logits);
+  std::vector<Candidate> best(static_cast<size_t>(pool_.threads()));
+  const float* values = Row(logits, row);
+  const int64_t threads = pool_.threads();
+  pool_.RunOnAll([&](int thread) {
+    const int64_t begin = logits.cols * thread / threads;
+    const int64_t end = logits.cols * (thread + 1) / threads;
+    if (begin == end) return;
+    const cpu::ScoredColumn found =
+        sampling_.gumbel_max(values + begin, end - begin, inverse_temperature, key,
+                             static_cast<uint64_t>(vocab_begin + begin));
+    best[static_cast<size_t>(thread)] = {found.value, found.column + static_cast<uint32_t>(begin)};
+  });
+  Candidate winner = best[0];
+  for (int64_t i = 1; i < threads; ++i) {
+    const Candidate& other = best[static_cast<size_t>(i)];
+    // Ranges ascend, so of equal values the first one has the lowest column.
+    if (logits.cols * i / threads < logits.cols * (i + 1) / threads && other.value > winner.value) {
+      winner = other;
+    }
+  }
+  return winner;
+}
+
+}  // namespace kvern

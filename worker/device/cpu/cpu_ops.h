@@ -1,0 +1,74 @@
+// The operations of ops.h on the CPU: checks shapes, cuts the work over the pool, calls the
+// kernels.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "kernels/cpu/attention.h"
+#include "kernels/cpu/isa.h"
+#include "kernels/cpu/matmul.h"
+#include "kernels/cpu/rows.h"
+#include "kernels/cpu/sampling.h"
+#include "worker/device/cpu/memory.h"
+#include "worker/device/cpu/thread_pool.h"
+#include "worker/device/ops.h"
+
+namespace kvern {
+
+// The host is the device: a batch is the layout itself.
+class CpuBatch final : public Batch {
+ public:
+  absl::Status Load(const BatchLayout& layout) override;
+  const BatchLayout& layout() const;
+
+ private:
+  const BatchLayout* layout_ = nullptr;
+};
+
+// All calls from the rank's thread. Operations are done when they return.
+class CpuOps final : public Ops {
+ public:
+  // REQUIRES: cpu::IsaSupported(isa); pool outlives this.
+  CpuOps(cpu::Isa isa, ThreadPool& pool);
+
+  void Embed(const Batch& batch, const Matrix& table, int64_t vocab_begin, Tensor out) override;
+  void RmsNorm(Tensor x, const float* weight, float eps, Tensor out) override;
+  void AddRmsNorm(Tensor delta, Tensor x, const float* weight, float eps, Tensor out) override;
+  void MatMul(Tensor x, const Matrix& weight, const float* bias, Tensor out) override;
+  void RopeAndStoreKv(Tensor qkv, int64_t q_heads, const RopeTable& rope, const Batch& batch,
+                      int64_t layer, KvCache& cache) override;
+  void Attention(Tensor q, int64_t q_heads, const Batch& batch, int64_t layer, const KvCache& cache,
+                 Tensor out) override;
+  void SwiGlu(Tensor gate_up, Tensor out) override;
+  void GatherLogitRows(const Batch& batch, Tensor x, Tensor out) override;
+  void CopyBlocks(std::span<const std::pair<uint32_t, uint32_t>> from_to, KvCache& cache) override;
+  void TopCandidates(Tensor logits, int64_t row, int64_t k, std::vector<Candidate>& out) override;
+  LogSumExpPart LogSumExp(Tensor logits, int64_t row, float inverse_temperature) override;
+  Candidate GumbelMax(Tensor logits, int64_t row, float inverse_temperature, uint64_t key,
+                      int64_t vocab_begin) override;
+
+ private:
+  // body(row) for each row, on several threads when rows * cost (float operations of a row) is
+  // worth waking them.
+  void ForRows(int64_t rows, int64_t cost, const std::function<void(int64_t)>& body);
+  // Memory of at least `floats` float32, aligned to 64 bytes; the content is not kept.
+  float* Scratch(AlignedMemory& memory, size_t floats);
+  cpu::PackedRows PackRows(Tensor x, const cpu::PackedMatrix& weight);
+  void AttendWholeItems(const std::vector<cpu::AttentionRows>& items);
+  void AttendSplitItems(const std::vector<cpu::AttentionRows>& items);
+
+  ThreadPool& pool_;
+  const cpu::MatMulKernels& matmul_;
+  const cpu::RowKernels& rows_;
+  const cpu::AttentionKernels& attention_;
+  const cpu::SamplingKernels& sampling_;
+  AlignedMemory packed_values_;
+  AlignedMemory packed_sums_;
+  AlignedMemory attention_scratch_;
+  AlignedMemory attention_partials_;
+  std::vector<cpu::AttentionRows> attention_items_;
+  std::vector<cpu::ScoredColumn> columns_;
+};
+
+}  // namespace kvern
