@@ -18,11 +18,8 @@
 
 namespace kvern {
 
-// Limits of this reader; each refusal names the limit. Real files: < 100 keys, < 10,000 tensors,
-// head < 20 MB.
+// Limits of this reader; each refusal names the limit. Real files: < 100 keys, head < 20 MB.
 inline constexpr uint64_t kMaxGgufKeys = 1 << 16;
-inline constexpr uint64_t kMaxTensors = 1 << 17;
-inline constexpr uint64_t kMaxTensorNameBytes = 256;
 inline constexpr uint64_t kMaxGgufHeadBytes = 256ull << 20;
 
 enum class GgufType : uint32_t {

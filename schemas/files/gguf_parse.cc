@@ -4,6 +4,7 @@
 
 #include "schemas/files/gguf.h"
 #include "schemas/files/gguf_types.h"
+#include "schemas/files/limits.h"
 #include "schemas/files/sequential_reader.h"
 
 namespace kvern {

@@ -4,9 +4,9 @@
 #include <nlohmann/json.hpp>
 
 #include "schemas/files/checkpoint.h"
-#include "schemas/files/gguf.h"
 #include "schemas/files/hf_config.h"
 #include "schemas/files/json.h"
+#include "schemas/files/limits.h"
 #include "schemas/files/safetensors.h"
 
 namespace kvern {

@@ -5,8 +5,8 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_join.h"
-#include "schemas/files/gguf.h"
 #include "schemas/files/json.h"
+#include "schemas/files/limits.h"
 
 namespace kvern {
 namespace {
