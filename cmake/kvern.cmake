@@ -92,3 +92,20 @@ function(kvern_fuzz name)
     COMMAND fuzz_corpus_${name} "${PROJECT_SOURCE_DIR}/tests/fuzz/corpus/${name}")
   set_tests_properties(fuzz_corpus_${name} PROPERTIES LABELS fast TIMEOUT 120)
 endfunction()
+
+# kvern_python_test(NAME SCRIPT [LABELS ...] [TIMEOUT seconds] [ENVIRONMENT ...]
+# [ARGUMENTS ...]): a unittest script run by Debian's python3, which has the packages of tools/setup.
+function(kvern_python_test name script)
+  cmake_parse_arguments(arg "" "TIMEOUT" "LABELS;ENVIRONMENT;ARGUMENTS" ${ARGN})
+  if(NOT arg_LABELS)
+    set(arg_LABELS fast)
+  endif()
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 300)
+  endif()
+  add_test(NAME ${name}
+    COMMAND /usr/bin/python3 -B "${CMAKE_CURRENT_SOURCE_DIR}/${script}" ${arg_ARGUMENTS}
+    WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
+  set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS}" TIMEOUT ${arg_TIMEOUT}
+    ENVIRONMENT "KVERN_BIN_DIR=${CMAKE_RUNTIME_OUTPUT_DIRECTORY};${arg_ENVIRONMENT}")
+endfunction()

@@ -95,11 +95,16 @@ absl::StatusOr<LogFormat> ParseLogFormat(std::string_view text) {
 }
 
 void Log(LogLevel level, std::string_view event, std::vector<LogField> fields) {
+  std::string line = FormatLogLine(level, event, fields);
+  if (!line.empty()) State().logger->log(ToSpdlog(level), "{}", line);
+}
+
+std::string FormatLogLine(LogLevel level, std::string_view event,
+                          const std::vector<LogField>& fields) {
   LogState& state = State();
-  if (!state.logger->should_log(ToSpdlog(level))) return;
-  std::string line = state.format == LogFormat::kJson ? AsJson(level, event, fields)
-                                                      : AsText(level, event, fields);
-  state.logger->log(ToSpdlog(level), "{}", line);
+  if (!state.logger->should_log(ToSpdlog(level))) return {};
+  return state.format == LogFormat::kJson ? AsJson(level, event, fields)
+                                          : AsText(level, event, fields);
 }
 
 }  // namespace kvern

@@ -1,0 +1,86 @@
+#include "cluster/launch/group.h"
+
+#include <signal.h>
+
+#include <algorithm>
+
+#include "cluster/base/check.h"
+
+namespace kvern {
+
+Time RestartPolicy::NextStart(Time started, Time now) {
+  if (now - started >= kLongLife) quick_deaths_ = 0;
+  ++quick_deaths_;
+  // 100 ms doubles to more than 10 s in seven steps.
+  Duration backoff = kFirstBackoff << std::min(quick_deaths_ - 1, 7);
+  return now + std::min(backoff, kLongestBackoff);
+}
+
+absl::Status Group::Start(const LaunchConfig& config, const std::string& worker_endpoint,
+                          uint64_t incarnation, Time now) {
+  KVERN_CHECK(state_ == State::kWaiting) << name_;
+  incarnation_ = incarnation;
+  started_ = now;
+  ranks_.clear();
+  for (int64_t rank = 0; rank < config.tp; ++rank) {
+    absl::StatusOr<ChildProcess> child =
+        ChildProcess::Spawn(WorkerArguments(config, {name_, incarnation, rank}, worker_endpoint));
+    if (!child.ok()) {
+      ranks_.clear();
+      return child.status();
+    }
+    ranks_.push_back({std::move(*child), {}});
+  }
+  state_ = State::kRunning;
+  return absl::OkStatus();
+}
+
+void Group::Kill() {
+  for (Rank& rank : ranks_) {
+    if (!rank.process.running()) continue;
+    rank.killed_by_us = true;
+    rank.process.Signal(SIGKILL);
+  }
+}
+
+std::optional<GroupDeath> Group::Reap(bool may_leave) {
+  std::optional<GroupDeath> death;
+  for (size_t i = 0; i < ranks_.size(); ++i) {
+    Rank& rank = ranks_[i];
+    if (!rank.process.running() || !rank.process.Reap()) continue;
+    if (state_ != State::kRunning || (may_leave && rank.process.exit()->Clean())) continue;
+    state_ = State::kDying;
+    first_dead_ = i;
+    death = DeathOf(i);
+  }
+  // Not in the loop: ranks that ended by themselves in this same turn are not ours.
+  if (death.has_value()) Kill();
+  return death;
+}
+
+bool Group::AllGone() const {
+  return std::all_of(ranks_.begin(), ranks_.end(),
+                     [](const Rank& rank) { return !rank.process.running() && !rank.output_open; });
+}
+
+GroupDeath Group::DeathOf(size_t rank) const {
+  const Rank& dead = ranks_[rank];
+  ExitStatus exit = *dead.process.exit();
+  return {static_cast<int64_t>(rank), exit, DeathReason(exit, dead.output)};
+}
+
+GroupDeath Group::Bury(Time now) {
+  KVERN_CHECK(AllGone()) << name_;
+  size_t culprit = first_dead_;
+  for (size_t i = 0; i < ranks_.size(); ++i) {
+    if (ranks_[i].killed_by_us) continue;
+    if (ranks_[i].output.first_error_time() < ranks_[culprit].output.first_error_time())
+      culprit = i;
+  }
+  GroupDeath death = DeathOf(culprit);
+  state_ = State::kWaiting;
+  start_at_ = policy_.NextStart(started_, now);
+  return death;
+}
+
+}  // namespace kvern

@@ -1,0 +1,99 @@
+// The ranks of one group as one unit of failure: started together, killed together, restarted
+// together.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cluster/base/rng.h"
+#include "cluster/base/time.h"
+#include "cluster/launch/child_output.h"
+#include "cluster/launch/child_process.h"
+#include "cluster/launch/launch_config.h"
+
+namespace kvern {
+
+// When a group that died starts again. Pure: times are arguments.
+class RestartPolicy {
+ public:
+  static constexpr Duration kFirstBackoff = 100 * kMillisecond;
+  static constexpr Duration kLongestBackoff = 10 * kSecond;
+  // A life this long was a life: the next death counts as the first.
+  static constexpr Duration kLongLife = 30 * kSecond;
+
+  // The group lived from `started` to `now`; returns when to start it again.
+  Time NextStart(Time started, Time now);
+  // Deaths in a row, each before kLongLife.
+  int quick_deaths() const { return quick_deaths_; }
+
+ private:
+  int quick_deaths_ = 0;
+};
+
+// One rank of one start.
+struct Rank {
+  ChildProcess process;
+  ChildOutput output;
+  bool output_open = true;
+  bool killed_by_us = false;
+};
+
+// Why a group died: the rank that began it.
+struct GroupDeath {
+  int64_t rank = 0;
+  ExitStatus exit;
+  std::string reason;  // that rank's first error, or how it ended if it said nothing
+};
+
+class Group {
+ public:
+  enum class State { kWaiting, kRunning, kDying, kLeft };
+
+  explicit Group(std::string name) : name_(std::move(name)) {}
+
+  const std::string& name() const { return name_; }
+  State state() const { return state_; }
+  uint64_t incarnation() const { return incarnation_; }
+  std::vector<Rank>& ranks() { return ranks_; }
+  // Waiting: when to start.
+  Time start_at() const { return start_at_; }
+  int quick_deaths() const { return policy_.quick_deaths(); }
+
+  // Spawns all ranks. On an error those already spawned are gone again.
+  absl::Status Start(const LaunchConfig& config, const std::string& worker_endpoint,
+                     uint64_t incarnation, Time now);
+
+  // SIGKILL to every rank that still runs.
+  void Kill();
+
+  // Collects ranks that ended. With `may_leave`, a clean exit is a leave; any other exit is the
+  // group's death. Returns the death at the moment it begins, when all other ranks have just been
+  // killed.
+  std::optional<GroupDeath> Reap(bool may_leave);
+
+  // True once every rank has ended and what it said was read.
+  bool AllGone() const;
+
+  // REQUIRES: AllGone. The death again, now that every rank's words are read: the rank with the
+  // earliest error among those that ended by themselves. Then the group waits for its next start.
+  GroupDeath Bury(Time now);
+  // REQUIRES: AllGone. The group is not started again.
+  void Leave() { state_ = State::kLeft; }
+
+ private:
+  GroupDeath DeathOf(size_t rank) const;
+
+  std::string name_;
+  State state_ = State::kWaiting;
+  uint64_t incarnation_ = 0;
+  std::vector<Rank> ranks_;
+  Time started_ = 0;
+  Time start_at_ = 0;
+  size_t first_dead_ = 0;
+  RestartPolicy policy_;
+};
+
+}  // namespace kvern

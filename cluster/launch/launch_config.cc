@@ -1,0 +1,223 @@
+#include "cluster/launch/launch_config.h"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+
+#include "cluster/base/log.h"
+#include "cluster/launch/child_process.h"
+
+namespace kvern {
+namespace {
+
+constexpr const char* kUsage = "kvern-launch --model PATH [--tp N] [--replicas N] [options]";
+constexpr int64_t kMaxReplicas = 64;
+constexpr int64_t kMaxTp = 64;
+
+// An option whose value is checked by `check` and then passed on unchanged.
+void Passed(Options& options, const std::string& name, const std::string& value_name,
+            const std::string& help, std::vector<PassedOption>* target,
+            std::function<absl::Status(std::string_view)> check) {
+  options.Custom(name, value_name, help, [=](std::string_view text) -> absl::Status {
+    KVERN_RETURN_IF_ERROR(check(text));
+    target->push_back({name, std::string(text)});
+    return absl::OkStatus();
+  });
+}
+
+absl::Status CheckText(std::string_view text) {
+  return text.empty() ? InvalidArgument("'' is empty") : absl::OkStatus();
+}
+absl::Status CheckSize(std::string_view text) { return ParseSize(text).status(); }
+absl::Status CheckTime(std::string_view text) { return ParseDuration(text).status(); }
+absl::Status CheckCount(std::string_view text) {
+  return ParseInteger(text, 1, INT64_C(1) << 40).status();
+}
+
+absl::Status CheckDevice(std::string_view text) {
+  if (text == "cpu" || text == "auto") return absl::OkStatus();
+  if (text == "cuda" || text == "emulated") {
+    return Unimplemented("'", ToAbsl(text), "' is not built yet, allowed: cpu, auto");
+  }
+  return InvalidArgument("'", ToAbsl(text), "', allowed: cpu, auto");
+}
+
+void WorkerOptions(Options& options, LaunchConfig* config) {
+  std::vector<PassedOption>* worker = &config->worker_options;
+  options.Custom("device", "cpu|auto", "where the ranks compute (default auto: cpu)", CheckDevice);
+  Passed(options, "kv-memory", "SIZE", "KV cache per rank (default: 25 % of memory / ranks)",
+         worker, CheckSize);
+  Passed(options, "kv-blocks", "N", "KV cache per group in blocks of 16 tokens", worker,
+         CheckCount);
+  Passed(options, "kv-dtype", "TYPE", "auto|f32|bf16 (default auto: bf16)", worker, CheckText);
+  Passed(options, "weights", "TYPE", "auto|f32|bf16|int8|int4 (default auto: as in the file)",
+         worker, CheckText);
+  Passed(options, "threads", "N", "threads per rank (default: cores / ranks)", worker, CheckCount);
+  Passed(options, "max-seq-len", "N", "longest prompt + answer (default: the model's)", worker,
+         CheckCount);
+  Passed(options, "max-batch-tokens", "N", "tokens computed in one step", worker, CheckCount);
+  options.Flag("batch-invariant", "same bytes in any batch; always so on the CPU",
+               &config->batch_invariant);
+}
+
+void RouterOptions(Options& options, LaunchConfig* config) {
+  std::vector<PassedOption>* router = &config->router_options;
+  Passed(options, "default-max-tokens", "N", "max_tokens of a request without (default 256)",
+         router, CheckCount);
+  Passed(options, "default-ttft-deadline", "TIME", "longest wait for a first token (default 10s)",
+         router, CheckTime);
+  Passed(options, "chat-template", "NAME", "built-in template instead of the model's", router,
+         CheckText);
+  Passed(options, "queue-entries", "N", "most requests that may wait", router, CheckCount);
+  Passed(options, "queue-bytes", "SIZE", "most bytes of waiting requests", router, CheckSize);
+}
+
+[[noreturn]] void UsageError(const std::string& message) {
+  std::fprintf(stderr, "kvern-launch: %s\n", message.c_str());
+  std::exit(2);
+}
+
+std::string OwnDirectory() {
+  std::error_code error;
+  std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
+  return error ? std::string(".") : self.parent_path().string();
+}
+
+void Append(std::vector<std::string>& argv, const std::vector<PassedOption>& options) {
+  for (const PassedOption& option : options) {
+    argv.push_back("--" + option.name);
+    argv.push_back(option.value);
+  }
+}
+
+// What the options must agree on, and the defaults that depend on how many ranks share this host.
+void Complete(const Options& options, const std::vector<PassedOption>& both, LaunchConfig* config) {
+  if (config->model.empty()) UsageError("--model: needed (see --help)");
+  if (options.Given("kv-memory") && options.Given("kv-blocks")) {
+    UsageError("--kv-blocks: not together with --kv-memory");
+  }
+  if (options.Given("ready-fd") && options.Given("ready-file")) {
+    UsageError("--ready-file: not together with --ready-fd");
+  }
+  if (config->ready_fd >= 0 && fcntl(static_cast<int>(config->ready_fd), F_GETFD) < 0) {
+    UsageError(absl::StrCat("--ready-fd: '", config->ready_fd, "' is not an open descriptor"));
+  }
+  int64_t ranks = config->tp * config->replicas;
+  if (!options.Given("threads")) {
+    config->worker_options.push_back({"threads", absl::StrCat(DefaultThreads(ranks))});
+  }
+  if (!options.Given("kv-memory") && !options.Given("kv-blocks")) {
+    config->worker_options.push_back({"kv-memory", absl::StrCat(DefaultKvMemory(ranks))});
+  }
+  for (const PassedOption& option : both) {
+    config->router_options.push_back(option);
+    config->worker_options.push_back(option);
+  }
+}
+
+// Own log lines follow the options that the children get as well.
+void StartLog(const std::vector<PassedOption>& both, LaunchConfig* config) {
+  LogLevel level = LogLevel::kInfo;
+  LogFormat format = LogFormat::kText;
+  for (const PassedOption& option : both) {
+    if (option.name == "log-level") level = *ParseLogLevel(option.value);
+    if (option.name == "log-format") format = *ParseLogFormat(option.value);
+  }
+  config->json_log = format == LogFormat::kJson;
+  InitLog("kvern-launch", level, format);
+}
+
+}  // namespace
+
+LaunchConfig ParseLaunchConfig(int argc, char** argv) {
+  LaunchConfig config;
+  std::vector<PassedOption> both;
+  config.bin_directory = OwnDirectory();
+  Options options("kvern-launch", kUsage);
+  options.String("model", "PATH", "a GGUF file or a folder with config.json", &config.model);
+  options.Count("tp", "N", "tensor-parallel ranks of a group", &config.tp, 1, kMaxTp);
+  options.Count("replicas", "N", "groups", &config.replicas, 1, kMaxReplicas);
+  WorkerOptions(options, &config);
+  Passed(options, "model-name", "NAME", "served name (default: from the model)", &both, CheckText);
+  RouterOptions(options, &config);
+  options.String("listen", "ENDPOINT", "for clients; port 0 picks one", &config.listen);
+  options.String("status", "HOST:PORT", "HTTP status; port 0 picks one", &config.status);
+  options.Custom("ready-fd", "N", "where to write the ready line as JSON",
+                 [&](std::string_view text) {
+                   absl::StatusOr<int64_t> fd = ParseInteger(text, 0, 1 << 20);
+                   if (fd.ok()) config.ready_fd = *fd;
+                   return fd.status();
+                 });
+  options.String("ready-file", "PATH", "file that appears when ready", &config.ready_file);
+  Passed(options, "log-level", "LEVEL", "debug, info, warning, error (default info)", &both,
+         [](std::string_view text) { return ParseLogLevel(text).status(); });
+  Passed(options, "log-format", "FORMAT", "text or json (default text)", &both,
+         [](std::string_view text) { return ParseLogFormat(text).status(); });
+  options.ParseOrExit(argc, argv);
+  Complete(options, both, &config);
+  StartLog(both, &config);
+  return config;
+}
+
+std::string GroupName(int64_t index) { return absl::StrCat("group-", index); }
+
+std::vector<std::string> RouterArguments(const LaunchConfig& config) {
+  std::vector<std::string> argv = {config.bin_directory + "/kvern-router",
+                                   "--model",
+                                   config.model,
+                                   "--listen",
+                                   config.listen,
+                                   "--worker-listen",
+                                   "tcp://127.0.0.1:0",
+                                   "--status",
+                                   config.status,
+                                   "--ready-fd",
+                                   absl::StrCat(ChildProcess::kReadyFd),
+                                   "--expect-groups",
+                                   absl::StrCat(config.replicas)};
+  Append(argv, config.router_options);
+  return argv;
+}
+
+std::vector<std::string> WorkerArguments(const LaunchConfig& config, const RankPlace& place,
+                                         const std::string& worker_endpoint) {
+  std::vector<std::string> argv = {config.bin_directory + "/kvern-worker",
+                                   "--model",
+                                   config.model,
+                                   "--router",
+                                   worker_endpoint,
+                                   "--group",
+                                   place.group,
+                                   "--group-incarnation",
+                                   absl::StrCat(place.group_incarnation),
+                                   "--rank",
+                                   absl::StrCat(place.rank),
+                                   "--world",
+                                   absl::StrCat(config.tp)};
+  Append(argv, config.worker_options);
+  return argv;
+}
+
+int64_t DefaultThreads(int64_t ranks) {
+  cpu_set_t allowed;
+  int cores = sched_getaffinity(0, sizeof(allowed), &allowed) == 0 ? CPU_COUNT(&allowed) : 1;
+  return std::max<int64_t>(1, cores / ranks);
+}
+
+uint64_t DefaultKvMemory(int64_t ranks) {
+  uint64_t memory =
+      static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  // "max" when there is no limit: then the read fails and the machine's memory counts.
+  uint64_t limit = 0;
+  if (std::ifstream("/sys/fs/cgroup/memory.max") >> limit) memory = std::min(memory, limit);
+  return memory / 4 / static_cast<uint64_t>(ranks);
+}
+
+}  // namespace kvern

@@ -1,0 +1,51 @@
+// The router as a child: its process, what it says, and the lines of its ready descriptor.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "cluster/launch/child_output.h"
+#include "cluster/launch/child_process.h"
+#include "cluster/launch/launch_config.h"
+
+namespace kvern {
+
+// The router's first ready line: {"endpoint","worker_endpoint","status","pid"}.
+struct RouterAddresses {
+  std::string endpoint;
+  std::string worker_endpoint;
+  std::string status;
+};
+
+class RouterProcess {
+ public:
+  static absl::StatusOr<RouterProcess> Start(const LaunchConfig& config);
+
+  ChildProcess& process() { return process_; }
+  ChildOutput& output() { return output_; }
+  bool output_open = true;
+
+  // -1 once the router has closed it.
+  int ready_fd() const { return ready_.get(); }
+  // Reads what is there. An error if the router says something else than what is agreed.
+  absl::Status ReadReady();
+
+  // Set once the router listens.
+  const std::optional<RouterAddresses>& addresses() const { return addresses_; }
+  // True once all groups are live.
+  bool all_live() const { return all_live_; }
+
+ private:
+  RouterProcess(ChildProcess process, Fd ready)
+      : process_(std::move(process)), ready_(std::move(ready)) {}
+  absl::Status ReadyLine(const std::string& line);
+
+  ChildProcess process_;
+  ChildOutput output_;
+  Fd ready_;
+  std::string partial_;
+  std::optional<RouterAddresses> addresses_;
+  bool all_live_ = false;
+};
+
+}  // namespace kvern

@@ -1,0 +1,230 @@
+"""kvern-launch with stand-ins for the router and the ranks: what it does when they start, die, hang
+and leave. The real ones are in tests/e2e."""
+
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent.parent / "e2e"))
+
+from processes import Family, Program, wait_for  # noqa: E402
+
+LAUNCH = pathlib.Path(os.environ["KVERN_BIN_DIR"]) / "kvern-launch"
+
+
+class LaunchTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="kvern-launch-test-")
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        for stand_in in (HERE / "stand_ins").iterdir():
+            shutil.copy(stand_in, self.folder)
+        # It looks for the programs beside itself, so it must be here, too.
+        shutil.copy(LAUNCH, self.folder)
+        self.family = Family()
+        self.addCleanup(self.family.kill_all)
+
+    def launch(self, *arguments, fault="", ready=True, tp=2, **options):
+        program = Program(self.family, [
+            self.folder / "kvern-launch", "--model", "model.gguf", "--tp", tp, *arguments],
+            environment={"KVERN_TEST_FOLDER": str(self.folder), "KVERN_TEST_FAULT": fault},
+            **options)
+        self.addCleanup(program.close)
+        if ready:
+            (self.folder / "live").touch()
+            wait_for(lambda: "ready" in program.stdout or not program.running(), "ready")
+        return program
+
+    def ranks(self):
+        return {(words["--group"], words["--rank"]): (pid, words["--group-incarnation"])
+                for pid in self.family.pids("kvern-worker")
+                for words in [self.family.arguments(pid)]}
+
+    def finish_drain(self):
+        wait_for((self.folder / "draining").exists, "the router heard of the drain")
+        (self.folder / "drained").touch()
+
+    def assert_nothing_left(self):
+        wait_for(lambda: not self.family.pids(), "every process is gone")
+
+    def test_ready_then_drain(self):
+        ready_file = self.folder / "ready.json"
+        launch = self.launch("--ready-file", ready_file, "--replicas", 2)
+        self.assertEqual(launch.stdout, "ready tcp://127.0.0.1:1\n")
+        self.assertEqual(json.loads(ready_file.read_text()),
+                         {"endpoint": "tcp://127.0.0.1:1", "status": "127.0.0.1:2",
+                          "pid": launch.pid})
+        wait_for(lambda: len(self.ranks()) == 4, "two groups of two ranks")
+        self.assertEqual(set(self.ranks()), {("group-0", "0"), ("group-0", "1"),
+                                             ("group-1", "0"), ("group-1", "1")})
+        launch.signal(signal.SIGTERM)
+        self.finish_drain()
+        self.assertEqual(launch.wait(), 0, launch.stderr)
+        self.assertFalse(ready_file.exists())
+        self.assert_nothing_left()
+
+    def test_ready_only_when_all_groups_are_live(self):
+        launch = self.launch(ready=False)
+        wait_for(lambda: len(list(self.folder.glob("up-*"))) == 2, "both ranks run")
+        self.assertEqual(launch.stdout, "")
+        (self.folder / "live").touch()
+        wait_for(lambda: launch.stdout == "ready tcp://127.0.0.1:1\n", "ready")
+
+    def test_ready_fd(self):
+        read_end, write_end = os.pipe()
+        self.launch("--ready-fd", write_end, pass_fds=[write_end])
+        os.close(write_end)
+        with os.fdopen(read_end) as ready:
+            self.assertEqual(json.loads(ready.read())["endpoint"], "tcp://127.0.0.1:1")
+
+    def test_rank_that_cannot_start_ends_the_launch_with_its_first_error(self):
+        launch = self.launch(fault="1:1:model.gguf: tensor 'x' is cut off", ready=False)
+        self.assertEqual(launch.wait(), 1)
+        self.assertEqual(launch.last_error_line(),
+                         "kvern-launch: group-0 rank 1: model.gguf: tensor 'x' is cut off")
+        self.assert_nothing_left()
+
+    def test_usage_error_of_a_child_is_one_of_the_launch(self):
+        launch = self.launch(fault="0:2:--weights: 'x', allowed: auto", ready=False)
+        self.assertEqual(launch.wait(), 2)
+        self.assertEqual(launch.last_error_line(),
+                         "kvern-launch: group-0 rank 0: --weights: 'x', allowed: auto")
+
+    def test_router_that_cannot_start_ends_the_launch(self):
+        launch = self.launch(fault="router_exit:1:kvern-router: cannot listen", ready=False)
+        self.assertEqual(launch.wait(), 1)
+        self.assertEqual(launch.last_error_line(), "kvern-launch: router: cannot listen")
+        self.assert_nothing_left()
+
+    def test_missing_program_is_named(self):
+        (self.folder / "kvern-worker").unlink()
+        launch = self.launch(ready=False)
+        self.assertEqual(launch.wait(), 1)
+        self.assertRegex(launch.last_error_line(),
+                         "group-0 rank 0: .*/kvern-worker: cannot be started: No such file")
+
+    def test_killed_in_a_loop_before_ready_gives_up(self):
+        launch = self.launch(fault="0:signal:9", ready=False)
+        self.assertEqual(launch.wait(), 1)
+        self.assertEqual(launch.last_error_line(),
+                         "kvern-launch: group-0 rank 0: killed by signal 9 (Killed)")
+        self.assertEqual(launch.stderr.count("group_died"), 3)
+        self.assert_nothing_left()
+
+    def test_one_rank_dies_and_its_group_alone_restarts(self):
+        launch = self.launch("--replicas", 2)
+        before = wait_for(lambda: len(self.ranks()) == 4 and self.ranks(), "four ranks")
+        os.kill(before["group-0", "1"][0], signal.SIGKILL)
+        after = wait_for(
+            lambda: len(self.ranks()) == 4 and self.ranks()["group-0", "1"]
+            != before["group-0", "1"] and self.ranks(), "group-0 is back")
+        for rank in ("0", "1"):
+            self.assertEqual(after["group-1", rank], before["group-1", rank])
+            self.assertNotEqual(after["group-0", rank][0], before["group-0", rank][0])
+            self.assertNotEqual(after["group-0", rank][1], before["group-0", rank][1])
+        self.assertEqual(after["group-0", "0"][1], after["group-0", "1"][1])
+        down = wait_for(lambda: (self.folder / "down").exists()
+                        and (self.folder / "down").read_bytes(), "the router was told")
+        self.assertIn(b"group-0", down)
+        self.assertIn(b"rank 1: killed by signal 9", down)
+        self.assertTrue(launch.running())
+
+    def test_killed_router_ends_everything(self):
+        launch = self.launch()
+        os.kill(self.family.pids("kvern-router")[0], signal.SIGKILL)
+        self.assertEqual(launch.wait(), 1)
+        self.assertEqual(launch.last_error_line(),
+                         "kvern-launch: router: killed by signal 9 (Killed)")
+        self.assert_nothing_left()
+
+    def test_killed_launcher_leaves_nothing(self):
+        launch = self.launch("--replicas", 2)
+        launch.signal(signal.SIGKILL)
+        self.assert_nothing_left()
+
+    def test_signal_before_ready_ends_at_once(self):
+        launch = self.launch(ready=False)
+        wait_for(lambda: len(list(self.folder.glob("up-*"))) == 2, "both ranks run")
+        launch.signal(signal.SIGINT)
+        self.assertEqual(launch.wait(), 0)
+        self.assert_nothing_left()
+
+    def test_second_signal_kills(self):
+        launch = self.launch()
+        launch.signal(signal.SIGINT)
+        wait_for((self.folder / "draining").exists, "the router heard of the drain")
+        launch.signal(signal.SIGINT)
+        self.assertEqual(launch.wait(), 1)
+        self.assert_nothing_left()
+
+    def test_ranks_that_stay_after_the_drain_are_killed(self):
+        launch = self.launch(fault="stubborn")
+        wait_for(lambda: len(list(self.folder.glob("up-*"))) == 2, "both ranks run")
+        launch.signal(signal.SIGTERM)
+        self.finish_drain()
+        self.assertEqual(launch.wait(), 0)
+        self.assertIn("ranks_did_not_leave", launch.stderr)
+        self.assert_nothing_left()
+
+    def test_rank_that_dies_while_draining_is_told(self):
+        launch = self.launch()
+        ranks = wait_for(lambda: len(self.ranks()) == 2 and self.ranks(), "both ranks")
+        launch.signal(signal.SIGTERM)
+        wait_for((self.folder / "draining").exists, "the router heard of the drain")
+        os.kill(ranks["group-0", "0"][0], signal.SIGKILL)
+        wait_for(lambda: not self.family.pids("kvern-worker"), "the other rank was killed")
+        (self.folder / "drained").touch()
+        self.assertEqual(launch.wait(), 1)
+        self.assertIn("died while draining", launch.last_error_line())
+
+    def test_nobody_reading_stderr_does_not_stop_the_watch(self):
+        (self.folder / "live").touch()
+        environment = dict(self.family.environment, KVERN_TEST_FOLDER=str(self.folder),
+                           KVERN_TEST_FAULT="flood")
+        launch = subprocess.Popen(
+            [self.folder / "kvern-launch", "--model", "m", "--tp", "2"], env=environment,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        try:
+            self.assertEqual(launch.stdout.readline(), b"ready tcp://127.0.0.1:1\n")
+            before = wait_for(lambda: len(list(self.folder.glob("up-*"))) == 2 and self.ranks(),
+                              "both ranks")
+            os.kill(before["group-0", "0"][0], signal.SIGKILL)
+            wait_for(lambda: len(self.ranks()) == 2 and not set(self.ranks().values())
+                     & set(before.values()), "the group is back")
+        finally:
+            launch.kill()
+            launch.communicate()
+
+    def test_usage(self):
+        for arguments, text in (
+                (["--model", "m", "--queue-seconds", "3"], "--queue-seconds: unknown option"),
+                (["--model", "m", "--tenants", "f"], "--tenants: unknown option"),
+                (["--model", "m", "--device", "cuda"], "--device: 'cuda' is not built yet"),
+                (["--model", "m", "--device", "emulated"], "--device: 'emulated' is not built yet"),
+                (["--model", "m", "--tp", "0"], "--tp: '0' is not a whole number from 1 to 64"),
+                (["--model", "m", "--kv-memory", "1GB"], "--kv-memory: '1GB' is not a size"),
+                (["--model", "m", "--kv-memory", "1GiB", "--kv-blocks", "9"], "--kv-blocks: not"),
+                (["--model", "m", "--ready-fd", "77"], "--ready-fd: '77' is not an open"),
+                ([], "--model: needed")):
+            with self.subTest(arguments):
+                done = subprocess.run([LAUNCH, *arguments], capture_output=True, text=True)
+                self.assertEqual(done.returncode, 2)
+                self.assertIn("kvern-launch: " + text, done.stderr)
+                self.assertEqual(done.stdout, "")
+
+    def test_help_fits_a_screen(self):
+        done = subprocess.run([LAUNCH, "--help"], capture_output=True, text=True, check=True)
+        lines = done.stdout.splitlines()
+        self.assertLessEqual(len(lines), 40)
+        self.assertLessEqual(max(map(len, lines)), 100)
+
+
+if __name__ == "__main__":
+    unittest.main()
