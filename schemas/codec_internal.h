@@ -209,6 +209,19 @@ flatbuffers::Offset<flatbuffers::Vector<T>> PutList(flatbuffers::FlatBufferBuild
   return builder.CreateVector(list.data(), list.size());
 }
 
+// A list of structs, each made by `convert` from an entry of `list`.
+// (CreateUninitializedVectorOfStructs of FlatBuffers 2.0.8 takes the size of a struct for its
+// alignment.)
+template <typename To, typename From, typename Convert>
+flatbuffers::Offset<flatbuffers::Vector<const To*>> PutStructs(
+    flatbuffers::FlatBufferBuilder& builder, const std::vector<From>& list, Convert convert) {
+  if (list.empty()) return 0;
+  auto fill = [&convert](size_t i, To* to, const std::vector<From>* from) {
+    *to = convert((*from)[i]);
+  };
+  return builder.CreateVectorOfStructs<To>(list.size(), fill, &list);
+}
+
 flatbuffers::Offset<wire::SamplingParams> PutSampling(flatbuffers::FlatBufferBuilder& builder,
                                                       const SamplingParams& sampling);
 SamplingParams ReadSampling(const wire::SamplingParams* sampling, Checks& checks);

@@ -34,17 +34,6 @@ uint64_t HashBytes(Bytes bytes) {
   return Mix64(hash ^ tail);
 }
 
-template <typename To, typename From, typename Convert>
-flatbuffers::Offset<flatbuffers::Vector<const To*>> PutStructs(Builder& builder,
-                                                               const std::vector<From>& list,
-                                                               Convert convert) {
-  if (list.empty()) return 0;
-  To* entries = nullptr;
-  auto offset = builder.CreateUninitializedVectorOfStructs(list.size(), &entries);
-  for (const From& entry : list) *entries++ = convert(entry);
-  return offset;
-}
-
 flatbuffers::Offset<wire::SequenceStart> PutStart(Builder& builder, const SequenceStart& start) {
   auto tokens = PutList(builder, start.tokens);
   auto sampling = PutSampling(builder, start.sampling);

@@ -96,13 +96,11 @@ Body Put(Builder& builder, const CapacityReply& reply) {
   for (const GroupCapacity& group : reply.groups) {
     auto id = PutText(builder, group.id);
     auto model = PutText(builder, group.model);
-    std::vector<wire::RankCapacity> ranks;
-    for (const RankCapacity& rank : group.ranks)
-      ranks.emplace_back(rank.rank, rank.bytes_per_token);
-    auto ranks_offset = builder.CreateVectorOfStructs(ranks);
+    auto ranks = PutStructs<wire::RankCapacity>(builder, group.ranks, [](const RankCapacity& rank) {
+      return wire::RankCapacity(rank.rank, rank.bytes_per_token);
+    });
     groups.push_back(wire::CreateGroupCapacity(builder, id, model, group.total_blocks,
-                                               group.reserved_blocks, group.used_blocks,
-                                               ranks_offset));
+                                               group.reserved_blocks, group.used_blocks, ranks));
   }
   auto groups_offset = builder.CreateVector(groups);
   return wire::CreateCapacityReply(builder, reply.block_size, groups_offset).Union();

@@ -32,12 +32,9 @@ std::vector<std::pair<uint32_t, float>> ReadBias(
 
 flatbuffers::Offset<wire::SamplingParams> PutSampling(flatbuffers::FlatBufferBuilder& builder,
                                                       const SamplingParams& sampling) {
-  flatbuffers::Offset<flatbuffers::Vector<const wire::TokenValue*>> bias;
-  if (!sampling.logit_bias.empty()) {
-    wire::TokenValue* entries = nullptr;
-    bias = builder.CreateUninitializedVectorOfStructs(sampling.logit_bias.size(), &entries);
-    for (const auto& [id, value] : sampling.logit_bias) *entries++ = wire::TokenValue(id, value);
-  }
+  auto bias = PutStructs<wire::TokenValue>(builder, sampling.logit_bias, [](const auto& entry) {
+    return wire::TokenValue(entry.first, entry.second);
+  });
   auto stop_ids = PutList(builder, sampling.stop_token_ids);
   wire::SamplingParamsBuilder table(builder);
   table.add_seed(sampling.seed);
@@ -94,18 +91,19 @@ LogprobOffsets PutLogprobs(flatbuffers::FlatBufferBuilder& builder,
   if (logprobs.empty()) return offsets;
   size_t num_top = 0;
   for (const TokenLogprob& logprob : logprobs) num_top += logprob.top.size();
-  wire::TokenLogprob* tokens = nullptr;
-  offsets.tokens = builder.CreateUninitializedVectorOfStructs(logprobs.size(), &tokens);
-  for (const TokenLogprob& logprob : logprobs) {
-    *tokens++ = wire::TokenLogprob(logprob.token_id, logprob.logprob,
-                                   static_cast<uint32_t>(logprob.top.size()));
-  }
+  offsets.tokens =
+      PutStructs<wire::TokenLogprob>(builder, logprobs, [](const TokenLogprob& logprob) {
+        return wire::TokenLogprob(logprob.token_id, logprob.logprob,
+                                  static_cast<uint32_t>(logprob.top.size()));
+      });
   if (num_top == 0) return offsets;
-  wire::TokenValue* top = nullptr;
-  offsets.top = builder.CreateUninitializedVectorOfStructs(num_top, &top);
-  for (const TokenLogprob& logprob : logprobs) {
-    for (const auto& [id, value] : logprob.top) *top++ = wire::TokenValue(id, value);
-  }
+  auto fill = [token = logprobs.begin(), k = size_t{0}](size_t, wire::TokenValue* to,
+                                                        const void*) mutable {
+    for (; k == token->top.size(); k = 0) ++token;
+    const auto& [id, value] = token->top[k++];
+    *to = wire::TokenValue(id, value);
+  };
+  offsets.top = builder.CreateVectorOfStructs<wire::TokenValue>(num_top, fill, &logprobs);
   return offsets;
 }
 

@@ -88,14 +88,14 @@ Body Put(Builder& builder, const StepReport& report) {
     nacks.push_back(wire::CreateNack(builder, &id, nack.epoch,
                                      static_cast<wire::ErrorCode>(nack.code), message));
   }
-  std::vector<wire::RankAge> ages;
-  for (const RankAge& age : report.ages) ages.emplace_back(age.rank, age.step_age_ms);
+  auto ages = PutStructs<wire::RankAge>(builder, report.ages, [](const RankAge& age) {
+    return wire::RankAge(age.rank, age.step_age_ms);
+  });
   auto runs_offset = PutList(builder, runs);
   auto nacks_offset = PutList(builder, nacks);
-  auto ages_offset = builder.CreateVectorOfStructs(ages);
   return wire::CreateStepReport(builder, report.group_incarnation, report.step_id,
                                 report.acked_command, report.used_blocks, report.reserved_blocks,
-                                report.running, runs_offset, nacks_offset, ages_offset)
+                                report.running, runs_offset, nacks_offset, ages)
       .Union();
 }
 

@@ -1,0 +1,241 @@
+#include "cluster/net/socket.h"
+
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <string>
+#include <thread>
+
+#include "cluster/base/clock.h"
+#include "cluster/net/poller.h"
+
+namespace kvern {
+namespace {
+
+// Waiting ends when what is waited for comes; this is only when to call the test a failure.
+constexpr Duration kPatience = 20 * kSecond;
+
+class SocketTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    context_ = std::move(NetContext::Create().value());
+    options_.max_message_bytes = 1 << 20;
+  }
+
+  RouterSocket Bind() {
+    return RouterSocket::Bind(*context_, "tcp://127.0.0.1:0", options_).value();
+  }
+  DealerSocket Connect(const RouterSocket& router) {
+    return DealerSocket::Connect(*context_, router.endpoint(), options_).value();
+  }
+
+  // Waits for a message or a malformed one.
+  ReceiveResult Receive(RouterSocket& router, std::string* id, Frame* body) {
+    Poller poller;
+    poller.Add(router);
+    Time end = MonotonicNow() + kPatience;
+    while (MonotonicNow() < end) {
+      ReceiveResult result = router.Receive(id, body).value();
+      if (result != ReceiveResult::kNothing) return result;
+      EXPECT_TRUE(poller.Wait(end - MonotonicNow()).ok());
+    }
+    return ReceiveResult::kNothing;
+  }
+  std::string Receive(DealerSocket& dealer) {
+    Poller poller;
+    poller.Add(dealer);
+    Frame body;
+    Time end = MonotonicNow() + kPatience;
+    while (MonotonicNow() < end) {
+      if (dealer.Receive(&body).value() == ReceiveResult::kMessage) return std::string(body.text());
+      EXPECT_TRUE(poller.Wait(end - MonotonicNow()).ok());
+    }
+    return "nothing came";
+  }
+
+  std::unique_ptr<NetContext> context_;
+  SocketOptions options_;
+};
+
+TEST_F(SocketTest, MessagesGoBothWays) {
+  RouterSocket router = Bind();
+  EXPECT_EQ(router.endpoint().find("tcp://127.0.0.1:"), 0u);
+  EXPECT_NE(router.endpoint(), "tcp://127.0.0.1:0");
+  DealerSocket dealer = Connect(router);
+  for (size_t size : {size_t{0}, size_t{5}, size_t{1024}, size_t{1025}, size_t{1} << 20}) {
+    std::string sent(size, 'x');
+    std::string body = sent;
+    ASSERT_EQ(dealer.Send(body).value(), SendResult::kSent);
+    EXPECT_TRUE(body.empty());
+    std::string id;
+    Frame frame;
+    ASSERT_EQ(Receive(router, &id, &frame), ReceiveResult::kMessage);
+    EXPECT_EQ(frame.text(), sent);
+    std::string answer(frame.text());
+    ASSERT_EQ(router.Send(id, answer).value(), SendResult::kSent);
+    EXPECT_EQ(Receive(dealer), sent);
+  }
+}
+
+TEST_F(SocketTest, AnUnknownRoutingIdIsUnreachableAndTheBodyStays) {
+  RouterSocket router = Bind();
+  std::string body = "to nobody";
+  EXPECT_EQ(router.Send("nobody", body).value(), SendResult::kUnreachable);
+  EXPECT_EQ(body, "to nobody");
+}
+
+TEST_F(SocketTest, AFullQueueWouldBlockAndLosesNothing) {
+  options_.send_queue = options_.receive_queue = 4;
+  RouterSocket router = Bind();
+  DealerSocket dealer = Connect(router);
+  std::string hello = "hello";
+  ASSERT_EQ(dealer.Send(hello).value(), SendResult::kSent);
+  std::string id;
+  Frame frame;
+  ASSERT_EQ(Receive(router, &id, &frame), ReceiveResult::kMessage);
+  // The dealer does not read: kernel buffers and both queues fill up.
+  const std::string load(100'000, 'x');
+  uint64_t sent = 0;
+  std::string body;
+  for (;;) {
+    body = absl::StrCat(sent, " ", load);
+    SendResult result = router.Send(id, body).value();
+    if (result == SendResult::kWouldBlock) break;
+    ASSERT_EQ(result, SendResult::kSent);
+    ++sent;
+    ASSERT_LT(sent, 10'000u) << "the queue has no bound";
+  }
+  EXPECT_EQ(body, absl::StrCat(sent, " ", load));
+  for (uint64_t i = 0; i < sent; ++i) EXPECT_EQ(Receive(dealer), absl::StrCat(i, " ", load));
+}
+
+TEST_F(SocketTest, MessagesOfAnotherNumberOfFramesAreDropped) {
+  RouterSocket router = Bind();
+  DealerSocket dealer = Connect(router);
+  for (int frames : {2, 3, 50}) {
+    for (int i = 0; i < frames; ++i) {
+      int more = i + 1 < frames ? ZMQ_SNDMORE : 0;
+      ASSERT_EQ(zmq_send(dealer.handle(), "part", 4, more), 4);
+    }
+  }
+  std::string good = "good";
+  ASSERT_EQ(dealer.Send(good).value(), SendResult::kSent);
+  std::string id;
+  Frame frame;
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(Receive(router, &id, &frame), ReceiveResult::kMalformed);
+  ASSERT_EQ(Receive(router, &id, &frame), ReceiveResult::kMessage);
+  EXPECT_EQ(frame.text(), "good");
+}
+
+TEST_F(SocketTest, ATooLargeMessageCutsItsSenderOff) {
+  RouterSocket router = Bind();
+  SocketOptions generous = options_;
+  generous.max_message_bytes = 1 << 30;
+  DealerSocket large = DealerSocket::Connect(*context_, router.endpoint(), generous).value();
+  std::string body(static_cast<size_t>(options_.max_message_bytes) + 1, 'x');
+  ASSERT_EQ(large.Send(body).value(), SendResult::kSent);
+  DealerSocket dealer = Connect(router);
+  std::string good = "good";
+  ASSERT_EQ(dealer.Send(good).value(), SendResult::kSent);
+  std::string id;
+  Frame frame;
+  ASSERT_EQ(Receive(router, &id, &frame), ReceiveResult::kMessage);
+  EXPECT_EQ(frame.text(), "good");
+}
+
+TEST_F(SocketTest, GarbageOnThePortHarmsNobody) {
+  RouterSocket router = Bind();
+  int port = std::stoi(router.endpoint().substr(router.endpoint().rfind(':') + 1));
+  int fd = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  ASSERT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  const std::string garbage(5000, '\xff');
+  ASSERT_GT(send(fd, garbage.data(), garbage.size(), MSG_NOSIGNAL), 0);
+  DealerSocket dealer = Connect(router);
+  std::string good = "good";
+  ASSERT_EQ(dealer.Send(good).value(), SendResult::kSent);
+  std::string id;
+  Frame frame;
+  ASSERT_EQ(Receive(router, &id, &frame), ReceiveResult::kMessage);
+  EXPECT_EQ(frame.text(), "good");
+  close(fd);
+}
+
+TEST_F(SocketTest, APeerThatLeftBecomesUnreachable) {
+  RouterSocket router = Bind();
+  std::string id;
+  Frame frame;
+  {
+    DealerSocket dealer = Connect(router);
+    std::string hello = "hello";
+    ASSERT_EQ(dealer.Send(hello).value(), SendResult::kSent);
+    ASSERT_EQ(Receive(router, &id, &frame), ReceiveResult::kMessage);
+  }
+  Time end = MonotonicNow() + kPatience;
+  SendResult result = SendResult::kSent;
+  while (result == SendResult::kSent && MonotonicNow() < end) {
+    std::string body = "still there?";
+    result = router.Send(id, body).value();
+    std::this_thread::yield();
+  }
+  EXPECT_EQ(result, SendResult::kUnreachable);
+}
+
+TEST_F(SocketTest, OnlyLoopbackIsBound) {
+  for (const char* endpoint : {"tcp://0.0.0.0:0", "tcp://*:0", "tcp://192.168.0.1:5570",
+                               "tcp://127.evil.example:1", "tcp://[::]:0", "tcp://127.0.0.1"}) {
+    absl::Status status = RouterSocket::Bind(*context_, endpoint, options_).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << endpoint;
+    EXPECT_NE(status.message().find(endpoint), absl::string_view::npos) << status;
+  }
+  EXPECT_EQ(RouterSocket::Bind(*context_, "udp://127.0.0.1:1", options_).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(CheckLoopback("tcp://127.0.0.1:5570").ok());
+}
+
+TEST_F(SocketTest, ATakenPortIsNamed) {
+  RouterSocket router = Bind();
+  absl::Status status = RouterSocket::Bind(*context_, router.endpoint(), options_).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_NE(status.message().find(router.endpoint()), absl::string_view::npos) << status;
+}
+
+TEST_F(SocketTest, ADealerRefusesWhatIsNoEndpoint) {
+  EXPECT_EQ(DealerSocket::Connect(*context_, "127.0.0.1:1", options_).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST(PollerTest, AWakeUpEndsAWaitAndIsCleared) {
+  WakeUp wake = WakeUp::Create().value();
+  Poller poller;
+  size_t index = poller.AddFd(wake.fd());
+  ASSERT_TRUE(poller.Wait(0).ok());
+  EXPECT_FALSE(poller.Ready(index));
+  std::thread other([&] { wake.Notify(); });
+  ASSERT_TRUE(poller.Wait(kTimeMax).ok());
+  EXPECT_TRUE(poller.Ready(index));
+  other.join();
+  wake.Notify();
+  wake.Clear();
+  ASSERT_TRUE(poller.Wait(0).ok());
+  EXPECT_FALSE(poller.Ready(index));
+}
+
+TEST(PollerTest, ATimeoutEndsAWait) {
+  WakeUp wake = WakeUp::Create().value();
+  Poller poller;
+  size_t index = poller.AddFd(wake.fd());
+  Time start = MonotonicNow();
+  ASSERT_TRUE(poller.Wait(1).ok());  // Rounded up to a millisecond: never a busy loop.
+  EXPECT_GE(MonotonicNow() - start, 500 * kMicrosecond);
+  EXPECT_FALSE(poller.Ready(index));
+}
+
+}  // namespace
+}  // namespace kvern
