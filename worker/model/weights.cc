@@ -1,0 +1,239 @@
+#include "worker/model/weights.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "cluster/base/check.h"
+#include "schemas/files/dequantize.h"
+#include "worker/model/matrix_loader.h"
+#include "worker/model/rope.h"
+
+namespace kvern {
+namespace {
+
+// Rows [first, first + count) of a tensor that become part of a fused matrix or vector.
+struct RowsOf {
+  std::string name;  // without ".weight" or ".bias"
+  uint64_t first;
+  uint64_t count;
+};
+
+class Loader {
+ public:
+  Loader(const Checkpoint& checkpoint, WeightChoice choice, Device& device, ModelWeights& weights)
+      : checkpoint_(checkpoint),
+        choice_(choice),
+        device_(device),
+        weights_(weights),
+        matrices_(checkpoint) {}
+
+  absl::Status Load();
+
+ private:
+  absl::Status LoadLayer(uint32_t layer, LayerWeights& out);
+  absl::Status LoadRope();
+  absl::StatusOr<std::unique_ptr<Matrix>> NewMatrix(const std::vector<RowsOf>& parts,
+                                                    ShardRange columns, bool at_least_8_bits);
+  absl::StatusOr<std::unique_ptr<Buffer>> NewVector(const std::vector<RowsOf>& parts,
+                                                    std::string_view suffix);
+  absl::StatusOr<std::unique_ptr<Buffer>> NewFloats(const std::vector<float>& values);
+
+  const ModelConfig& config() const { return checkpoint_.config(); }
+  ShardRange AllHidden() const { return {0, config().hidden_size}; }
+
+  const Checkpoint& checkpoint_;
+  WeightChoice choice_;
+  Device& device_;
+  ModelWeights& weights_;
+  MatrixLoader matrices_;
+};
+
+absl::StatusOr<std::unique_ptr<Matrix>> Loader::NewMatrix(const std::vector<RowsOf>& parts,
+                                                          ShardRange columns,
+                                                          bool at_least_8_bits) {
+  std::vector<const TensorInfo*> tensors;
+  uint64_t rows = 0;
+  for (const RowsOf& part : parts) {
+    KVERN_ASSIGN_OR_RETURN(const TensorInfo* tensor, checkpoint_.Find(part.name + ".weight"));
+    tensors.push_back(tensor);
+    rows += part.count;
+  }
+  WeightFormat format =
+      ChooseFormat(choice_, tensors, columns.begin, columns.size(), at_least_8_bits);
+  auto matrix = device_.NewMatrix(format, static_cast<int64_t>(rows), columns.size());
+  if (!matrix.ok()) {
+    return absl::Status(matrix.status().code(), absl::StrCat("for tensor ", parts[0].name, ": ",
+                                                             matrix.status().message()));
+  }
+  int64_t row = 0;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    matrices_.Add({.target = matrix->get(),
+                   .target_row = row,
+                   .tensor = tensors[i],
+                   .first_row = parts[i].first,
+                   .rows = parts[i].count,
+                   .first_col = columns.begin,
+                   .cols = columns.size()});
+    row += static_cast<int64_t>(parts[i].count);
+  }
+  return matrix;
+}
+
+absl::StatusOr<std::unique_ptr<Buffer>> Loader::NewFloats(const std::vector<float>& values) {
+  size_t bytes = values.size() * sizeof(float);
+  KVERN_ASSIGN_OR_RETURN(auto buffer, device_.Allocate(bytes));
+  KVERN_RETURN_IF_ERROR(device_.CopyToDevice(buffer->data(), values.data(), bytes));
+  return buffer;
+}
+
+absl::StatusOr<std::unique_ptr<Buffer>> Loader::NewVector(const std::vector<RowsOf>& parts,
+                                                          std::string_view suffix) {
+  std::vector<float> values;
+  for (const RowsOf& part : parts) {
+    KVERN_ASSIGN_OR_RETURN(const TensorInfo* tensor,
+                           checkpoint_.Find(part.name + std::string(suffix)));
+    std::vector<std::byte> bytes(tensor->bytes);
+    KVERN_RETURN_IF_ERROR(checkpoint_.ReadBytes(*tensor, 0, bytes));
+    std::vector<float> whole(tensor->row_elements());
+    DequantizeRow(tensor->dtype, bytes, whole);
+    for (uint64_t i = 0; i < part.count; ++i) {
+      values.push_back(whole[checkpoint_.SourceRow(*tensor, part.first + i)]);
+    }
+  }
+  return NewFloats(values);
+}
+
+absl::Status Loader::LoadLayer(uint32_t layer, LayerWeights& out) {
+  const RankShard& shard = weights_.shard;
+  std::string prefix = absl::StrCat("model.layers.", layer, ".");
+  uint64_t dim = config().head_dim;
+  uint64_t hidden = config().hidden_size;
+  RowsOf q{prefix + "self_attn.q_proj", shard.q_heads.begin * dim, shard.q_heads.size() * dim};
+  RowsOf k{prefix + "self_attn.k_proj", shard.kv_heads.begin * dim, shard.kv_heads.size() * dim};
+  RowsOf v{prefix + "self_attn.v_proj", k.first, k.count};
+  RowsOf gate{prefix + "mlp.gate_proj", shard.intermediate.begin, shard.intermediate.size()};
+  RowsOf up{prefix + "mlp.up_proj", gate.first, gate.count};
+  RowsOf out_proj{prefix + "self_attn.o_proj", 0, hidden};
+  RowsOf down{prefix + "mlp.down_proj", 0, hidden};
+  ShardRange out_columns{static_cast<uint32_t>(q.first), static_cast<uint32_t>(q.first + q.count)};
+
+  KVERN_ASSIGN_OR_RETURN(out.input_norm,
+                         NewVector({{prefix + "input_layernorm", 0, hidden}}, ".weight"));
+  KVERN_ASSIGN_OR_RETURN(out.post_norm,
+                         NewVector({{prefix + "post_attention_layernorm", 0, hidden}}, ".weight"));
+  KVERN_ASSIGN_OR_RETURN(out.qkv, NewMatrix({q, k, v}, AllHidden(), false));
+  KVERN_ASSIGN_OR_RETURN(out.out, NewMatrix({out_proj}, out_columns, false));
+  KVERN_ASSIGN_OR_RETURN(out.gate_up, NewMatrix({gate, up}, AllHidden(), false));
+  KVERN_ASSIGN_OR_RETURN(out.down, NewMatrix({down}, shard.intermediate, false));
+  bool adds_output_bias = weights_.rank == 0;  // the sum over ranks must contain it once
+  if (config().attention_bias) {
+    KVERN_ASSIGN_OR_RETURN(out.qkv_bias, NewVector({q, k, v}, ".bias"));
+    if (adds_output_bias) {
+      KVERN_ASSIGN_OR_RETURN(out.out_bias, NewVector({out_proj}, ".bias"));
+    }
+  }
+  if (config().mlp_bias) {
+    KVERN_ASSIGN_OR_RETURN(out.gate_up_bias, NewVector({gate, up}, ".bias"));
+    if (adds_output_bias) {
+      KVERN_ASSIGN_OR_RETURN(out.down_bias, NewVector({down}, ".bias"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Loader::LoadRope() {
+  std::vector<double> frequencies = RopeFrequencies(config().rope, config().head_dim);
+  size_t half = frequencies.size();
+  std::vector<float> cos(weights_.max_seq_len * half);
+  std::vector<float> sin(weights_.max_seq_len * half);
+  constexpr uint32_t kRows = 256;  // positions of one job
+  device_.ParallelFor((weights_.max_seq_len + kRows - 1) / kRows, [&](int64_t job) {
+    uint32_t first = static_cast<uint32_t>(job) * kRows;
+    uint32_t last = std::min(first + kRows, weights_.max_seq_len);
+    for (uint32_t p = first; p < last; ++p) {
+      FillRopeRow(frequencies, p, cos.data() + p * half, sin.data() + p * half);
+    }
+  });
+  KVERN_ASSIGN_OR_RETURN(weights_.rope_cos, NewFloats(cos));
+  KVERN_ASSIGN_OR_RETURN(weights_.rope_sin, NewFloats(sin));
+  return absl::OkStatus();
+}
+
+absl::Status Loader::Load() {
+  const ShardRange& vocab = weights_.shard.vocab;
+  RowsOf embedding{"model.embed_tokens", vocab.begin, vocab.size()};
+  KVERN_ASSIGN_OR_RETURN(weights_.embedding, NewMatrix({embedding}, AllHidden(), true));
+  if (!config().tied_embeddings) {
+    RowsOf output{"lm_head", vocab.begin, vocab.size()};
+    KVERN_ASSIGN_OR_RETURN(weights_.output, NewMatrix({output}, AllHidden(), true));
+  }
+  KVERN_ASSIGN_OR_RETURN(weights_.final_norm,
+                         NewVector({{"model.norm", 0, config().hidden_size}}, ".weight"));
+  weights_.layers.resize(config().num_layers);
+  for (uint32_t layer = 0; layer < config().num_layers; ++layer) {
+    KVERN_RETURN_IF_ERROR(LoadLayer(layer, weights_.layers[layer]));
+  }
+  KVERN_RETURN_IF_ERROR(LoadRope());
+  return matrices_.Run(device_);
+}
+
+// Feed-forward columns are cut at whole quantisation groups where the model has enough of them, so
+// that quantised weights stay so; a model that has not is cut anywhere and its cut is kept as
+// float32.
+uint32_t CutUnit(const ModelConfig& config, int world) {
+  constexpr auto kGroup = static_cast<uint32_t>(kQuantGroup);
+  bool enough = config.intermediate_size / kGroup >= static_cast<uint32_t>(world);
+  return config.intermediate_size % kGroup == 0 && enough ? kGroup : 1;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ModelWeights>> LoadWeights(const Checkpoint& checkpoint,
+                                                          WeightChoice choice, int rank, int world,
+                                                          uint32_t max_seq_len, Device& device) {
+  KVERN_CHECK(world >= 1 && rank >= 0 && rank < world) << rank << " of " << world;
+  const ModelConfig& config = checkpoint.config();
+  if (max_seq_len == 0 || max_seq_len > config.max_seq_len) {
+    return InvalidArgument("max_seq_len ", max_seq_len, ", allowed: 1 to ", config.max_seq_len,
+                           " (the model's)");
+  }
+  KVERN_ASSIGN_OR_RETURN(auto shards,
+                         ShardModel(config, static_cast<uint32_t>(world), CutUnit(config, world)));
+  auto weights = std::make_unique<ModelWeights>();
+  weights->config = config;
+  weights->shard = shards[static_cast<size_t>(rank)];
+  weights->rank = rank;
+  weights->world = world;
+  weights->max_seq_len = max_seq_len;
+  Loader loader(checkpoint, choice, device, *weights);
+  KVERN_RETURN_IF_ERROR(loader.Load());
+  return weights;
+}
+
+size_t ModelWeights::bytes() const {
+  size_t total = 0;
+  auto add = [&total](const auto& object) {
+    if (object) total += object->bytes();
+  };
+  add(embedding);
+  add(output);
+  add(final_norm);
+  add(rope_cos);
+  add(rope_sin);
+  for (const LayerWeights& layer : layers) {
+    add(layer.input_norm);
+    add(layer.qkv);
+    add(layer.qkv_bias);
+    add(layer.out);
+    add(layer.out_bias);
+    add(layer.post_norm);
+    add(layer.gate_up);
+    add(layer.gate_up_bias);
+    add(layer.down);
+    add(layer.down_bias);
+  }
+  return total;
+}
+
+}  // namespace kvern
