@@ -5,7 +5,7 @@
 #include "cluster/capacity/kv_budget.h"
 #include "router/core/router_impl.h"
 
-namespace kvern {
+namespace kvern::router {
 namespace {
 
 // Bounds of the advice: below, a retry only adds load; above, the prediction means nothing.
@@ -165,4 +165,4 @@ void RouterImpl::SetTimer(Request& request, Time at) {
   if (at != kTimeMax) timers_.Add(timer);
 }
 
-}  // namespace kvern
+}  // namespace kvern::router

@@ -2,7 +2,7 @@
 #include "absl/strings/str_cat.h"
 #include "router/core/router_impl.h"
 
-namespace kvern {
+namespace kvern::router {
 namespace {
 
 // A live client with open requests speaks three times within its lease.
@@ -94,4 +94,4 @@ void RouterImpl::FlushDeltas(Client& client) {
   client.pending.clear();
 }
 
-}  // namespace kvern
+}  // namespace kvern::router

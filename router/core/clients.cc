@@ -2,7 +2,7 @@
 
 #include "cluster/base/check.h"
 
-namespace kvern {
+namespace kvern::router {
 
 Client* ClientTable::Find(PeerId id) {
   std::unique_ptr<Client>* client = clients_.Find(id);
@@ -49,4 +49,4 @@ void ClientTable::Append(Client& client, Delta delta) {
   client.pending.push_back(std::move(delta));
 }
 
-}  // namespace kvern
+}  // namespace kvern::router

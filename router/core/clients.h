@@ -13,7 +13,7 @@
 #include "router/core/request.h"
 #include "router/core/router.h"
 
-namespace kvern {
+namespace kvern::router {
 
 struct Client {
   PeerId id = 0;
@@ -55,4 +55,4 @@ class ClientTable {
   std::vector<PeerId> dirty_;
 };
 
-}  // namespace kvern
+}  // namespace kvern::router

@@ -2,7 +2,7 @@
 #include "cluster/base/check.h"
 #include "router/core/router_impl.h"
 
-namespace kvern {
+namespace kvern::router {
 
 void RouterImpl::DispatchWaiting() {
   while (!queue_.empty()) {
@@ -44,7 +44,9 @@ void RouterImpl::DispatchTo(Group& group, Request& request) {
 void RouterImpl::DrainGroups() {
   for (size_t i = 0; i < groups_.size(); ++i) {
     Group& group = groups_.at(i);
-    if (!group.live() || group.drain_sent) continue;
+    // Not in the message that brings work: whether it is still taken must not hang on an order.
+    bool brings_work = !group.pending.dispatches.empty();
+    if (!group.live() || group.drain_sent || brings_work) continue;
     group.pending.drain = true;
     group.drain_sent = true;
   }
@@ -61,4 +63,4 @@ void RouterImpl::FlushCommands() {
   }
 }
 
-}  // namespace kvern
+}  // namespace kvern::router

@@ -6,7 +6,7 @@
 #include "cluster/base/check.h"
 #include "router/core/router_impl.h"
 
-namespace kvern {
+namespace kvern::router {
 namespace {
 
 // Observations kept between two snapshots of the status; more are dropped.
@@ -103,4 +103,4 @@ void RouterImpl::Destroy(Request& request) {
   requests_.Erase(id);
 }
 
-}  // namespace kvern
+}  // namespace kvern::router

@@ -5,7 +5,7 @@
 #include "cluster/base/check.h"
 #include "router/core/router_impl.h"
 
-namespace kvern {
+namespace kvern::router {
 
 void RouterImpl::OnJoin(PeerId peer, Join join) {
   if (draining_) return RefusePeer(peer, "the router is draining");
@@ -180,4 +180,4 @@ void RouterImpl::EndStreams(Group& group, const std::string& reason) {
   group.drift = 0;
 }
 
-}  // namespace kvern
+}  // namespace kvern::router

@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "cluster/base/check.h"
 
-namespace kvern {
+namespace kvern::router {
 
 Group* GroupTable::FindByName(const std::string& name) {
   for (auto& group : groups_) {
@@ -117,4 +117,4 @@ std::string JoinDifference(const Join& a, const Join& b) {
   return "";
 }
 
-}  // namespace kvern
+}  // namespace kvern::router

@@ -14,7 +14,7 @@
 #include "router/core/router.h"
 #include "schemas/messages.h"
 
-namespace kvern {
+namespace kvern::router {
 
 enum class GroupState : uint8_t {
   kJoining,  // some ranks are missing
@@ -97,4 +97,4 @@ std::string JoinFault(const RouterConfig& config, const Join& join);
 // How two ranks of one incarnation differ where they must agree; empty: they agree.
 std::string JoinDifference(const Join& a, const Join& b);
 
-}  // namespace kvern
+}  // namespace kvern::router

@@ -2,7 +2,7 @@
 
 #include "cluster/base/check.h"
 
-namespace kvern {
+namespace kvern::router {
 
 Ledger::Ledger(uint64_t total_blocks) : total_(total_blocks), in_flight_(total_blocks) {}
 
@@ -30,4 +30,4 @@ int64_t Ledger::Drift(uint64_t worker_reserved) const {
          static_cast<int64_t>(worker_reserved);
 }
 
-}  // namespace kvern
+}  // namespace kvern::router

@@ -11,7 +11,7 @@
 
 #include "cluster/base/ring.h"
 
-namespace kvern {
+namespace kvern::router {
 
 class Ledger {
  public:
@@ -48,4 +48,4 @@ class Ledger {
   Ring<InFlight> in_flight_;
 };
 
-}  // namespace kvern
+}  // namespace kvern::router

@@ -6,7 +6,7 @@
 #include "cluster/base/check.h"
 #include "router/core/router_impl.h"
 
-namespace kvern {
+namespace kvern::router {
 namespace {
 
 double Milliseconds(Duration duration) { return static_cast<double>(duration) / 1e6; }
@@ -225,4 +225,4 @@ void RouterImpl::Acknowledge(Group& group, uint64_t acked) {
   for (Request* request : released) Release(*request);
 }
 
-}  // namespace kvern
+}  // namespace kvern::router

@@ -11,7 +11,7 @@
 #include "router/core/text_filter.h"
 #include "schemas/messages.h"
 
-namespace kvern {
+namespace kvern::router {
 
 struct Group;
 
@@ -85,4 +85,4 @@ struct Request {
   }
 };
 
-}  // namespace kvern
+}  // namespace kvern::router

@@ -6,7 +6,7 @@
 #include "cluster/base/check.h"
 #include "router/core/router_impl.h"
 
-namespace kvern {
+namespace kvern::router {
 namespace {
 
 // Enough to smooth the drain rate over a few engine steps.
@@ -158,8 +158,12 @@ bool RouterImpl::Drained() const {
   return true;
 }
 
+}  // namespace kvern::router
+
+namespace kvern {
+
 Router::Router(const RouterConfig& config, uint64_t seed, const TextFilterFactory* text)
-    : impl_(std::make_unique<RouterImpl>(config, seed, text)) {}
+    : impl_(std::make_unique<router::RouterImpl>(config, seed, text)) {}
 Router::~Router() = default;
 void Router::Step(Time now, RouterEvent event, RouterEffects& effects) {
   impl_->Step(now, std::move(event), effects);

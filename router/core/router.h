@@ -154,7 +154,9 @@ struct RequestStatus {
   std::string reason;           // why it waits
 };
 
+namespace router {
 class RouterImpl;
+}
 
 class Router {
  public:
@@ -188,7 +190,7 @@ class Router {
   void Audit() const;
 
  private:
-  std::unique_ptr<RouterImpl> impl_;
+  std::unique_ptr<router::RouterImpl> impl_;
 };
 
 }  // namespace kvern

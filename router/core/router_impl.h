@@ -21,7 +21,7 @@
 #include "router/core/validate.h"
 #include "router/core/wait_queue.h"
 
-namespace kvern {
+namespace kvern::router {
 
 class RouterImpl {
  public:
@@ -139,4 +139,4 @@ class RouterImpl {
   RouterEffects* out_ = nullptr;
 };
 
-}  // namespace kvern
+}  // namespace kvern::router

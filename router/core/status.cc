@@ -5,7 +5,7 @@
 #include "cluster/base/check.h"
 #include "router/core/router_impl.h"
 
-namespace kvern {
+namespace kvern::router {
 
 GroupStatus RouterImpl::StatusOf(const Group& group, Time now) const {
   GroupStatus status;
@@ -119,4 +119,4 @@ void RouterImpl::Audit() const {
   KVERN_CHECK_EQ(running + queue_.entries(), requests_.size());
 }
 
-}  // namespace kvern
+}  // namespace kvern::router

@@ -8,7 +8,7 @@
 
 #include "cluster/base/time.h"
 
-namespace kvern {
+namespace kvern::router {
 
 enum class TimerKind : uint8_t { kRequest, kClient, kGroup };
 
@@ -44,4 +44,4 @@ class Timers {
   std::set<Timer> timers_;
 };
 
-}  // namespace kvern
+}  // namespace kvern::router

@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace kvern {
+namespace kvern::router {
 namespace {
 
 Refusal Invalid(std::string message) {
@@ -168,4 +168,4 @@ uint64_t InputBytes(const GenerateRequest& request) {
   return bytes;
 }
 
-}  // namespace kvern
+}  // namespace kvern::router

@@ -8,7 +8,7 @@
 #include "router/core/router.h"
 #include "schemas/messages.h"
 
-namespace kvern {
+namespace kvern::router {
 
 // Why a request is refused; kNone: it is not.
 struct Refusal {
@@ -30,4 +30,4 @@ Refusal ValidatePrompt(const RouterConfig& config, std::span<const uint32_t> ids
 // Bytes that the request's input holds in the queue.
 uint64_t InputBytes(const GenerateRequest& request);
 
-}  // namespace kvern
+}  // namespace kvern::router

@@ -2,7 +2,7 @@
 
 #include "cluster/base/check.h"
 
-namespace kvern {
+namespace kvern::router {
 
 WaitQueue::WaitQueue(uint32_t max_entries, uint64_t max_bytes)
     : max_entries_(max_entries), max_bytes_(max_bytes), queue_(max_entries) {}
@@ -66,4 +66,4 @@ void WaitQueue::Audit() const {
   KVERN_CHECK_LE(queued_bytes, bytes_);
 }
 
-}  // namespace kvern
+}  // namespace kvern::router

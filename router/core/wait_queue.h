@@ -7,7 +7,7 @@
 #include "cluster/base/ring.h"
 #include "router/core/request.h"
 
-namespace kvern {
+namespace kvern::router {
 
 // Invariants: queued requests <= entries() <= max_entries; bytes() <= max_bytes.
 class WaitQueue {
@@ -50,4 +50,4 @@ class WaitQueue {
   Ring<Request*> queue_;
 };
 
-}  // namespace kvern
+}  // namespace kvern::router

@@ -1,0 +1,134 @@
+// The parts of the router that stand alone, at their edges.
+#include <gtest/gtest.h>
+
+#include "router/core/clients.h"
+#include "router/core/groups.h"
+#include "router/core/ledger.h"
+#include "router/core/timers.h"
+#include "router/core/wait_queue.h"
+
+namespace kvern::router {
+namespace {
+
+TEST(Ledger, ReservesUpToItsTotalAndNoFurther) {
+  Ledger ledger(10);
+  ledger.Reserve(1, 4);
+  ledger.Reserve(1, 6);
+  EXPECT_EQ(ledger.free(), 0u);
+  EXPECT_DEATH(ledger.Reserve(2, 1), "check failed");
+}
+
+TEST(Ledger, DriftCountsOnlyWhatTheWorkerHasSeen) {
+  Ledger ledger(10);
+  ledger.Reserve(1, 4);
+  ledger.Reserve(2, 3);
+  EXPECT_EQ(ledger.Drift(0), 0);  // nothing acknowledged yet
+  ledger.Acknowledge(1);
+  EXPECT_EQ(ledger.Drift(4), 0);
+  EXPECT_EQ(ledger.Drift(3), 1);  // the worker holds less than it was sent
+  ledger.Acknowledge(2);
+  EXPECT_EQ(ledger.Drift(7), 0);
+  EXPECT_EQ(ledger.Drift(8), -1);  // and more
+  ledger.Release(4);
+  EXPECT_EQ(ledger.Drift(3), 0);
+}
+
+TEST(Ledger, WhatIsInFlightCannotBeReleased) {
+  Ledger ledger(10);
+  ledger.Reserve(1, 4);
+  EXPECT_DEATH(ledger.Release(4), "check failed");
+}
+
+TEST(WaitQueue, IsBoundedInEntriesAndBytes) {
+  WaitQueue queue(2, 100);
+  Request a, b;
+  EXPECT_FALSE(queue.HasRoom(101));
+  EXPECT_TRUE(queue.HasRoom(100));
+  queue.TakeRoom(a, 60);
+  EXPECT_TRUE(queue.HasRoom(40));
+  EXPECT_FALSE(queue.HasRoom(41));
+  queue.TakeRoom(b, 40);
+  EXPECT_FALSE(queue.HasRoom(0));  // two entries
+  EXPECT_FALSE(queue.ResizeRoom(b, 41));
+  EXPECT_EQ(queue.bytes(), 100u);
+  EXPECT_TRUE(queue.ResizeRoom(b, 10));
+  queue.GiveRoomBack(a);
+  EXPECT_EQ(queue.bytes(), 10u);
+  EXPECT_EQ(queue.entries(), 1u);
+}
+
+TEST(WaitQueue, KeepsTheOrderOfTheRestWhenOneLeaves) {
+  WaitQueue queue(4, 100);
+  Request requests[4];
+  for (Request& request : requests) {
+    request.phase = Phase::kQueued;
+    queue.TakeRoom(request, 1);
+    queue.Push(request);
+  }
+  queue.Remove(requests[1]);
+  queue.Audit();
+  EXPECT_EQ(queue.Position(requests[3]), 2u);
+  EXPECT_EQ(&queue.PopFront(), &requests[0]);
+  EXPECT_EQ(&queue.PopFront(), &requests[2]);
+  EXPECT_EQ(&queue.PopFront(), &requests[3]);
+  EXPECT_EQ(queue.entries(), 0u);
+}
+
+TEST(ClientTable, WhenFullTheLongestIdleMakesWay) {
+  ClientTable clients(2);
+  Request request;
+  clients.Open(*clients.Add(1, 10), request);
+  clients.Add(2, 20);
+  ASSERT_NE(clients.Add(3, 30), nullptr);  // in the place of 2: 1 has a request
+  EXPECT_NE(clients.Find(1), nullptr);
+  EXPECT_EQ(clients.Find(2), nullptr);
+  Request second;
+  clients.Open(*clients.Find(3), second);
+  EXPECT_EQ(clients.Add(4, 40), nullptr);  // nobody is idle
+  clients.Close(*clients.Find(1), request, 50);
+  EXPECT_NE(clients.Add(4, 60), nullptr);
+  EXPECT_EQ(clients.Find(1), nullptr);
+}
+
+Group& LiveGroup(GroupTable& groups, const std::string& name, uint64_t total, uint64_t reserved) {
+  Group& group = *groups.Add(name);
+  group.state = GroupState::kLive;
+  group.total_blocks = total;
+  group.ledger.emplace(total);
+  if (reserved > 0) group.ledger->Reserve(1, reserved);
+  return group;
+}
+
+TEST(GroupTable, DispatchesToTheSmallestShareThatFits) {
+  GroupTable groups;
+  LiveGroup(groups, "a", 100, 50);  // half
+  LiveGroup(groups, "b", 10, 2);    // a fifth
+  LiveGroup(groups, "c", 20, 4);    // a fifth
+  Group& away = LiveGroup(groups, "d", 1000, 0);
+  away.state = GroupState::kLost;
+  EXPECT_EQ(groups.LeastLoaded(8)->name, "b");
+  EXPECT_EQ(groups.LeastLoaded(9)->name, "c");
+  EXPECT_EQ(groups.LeastLoaded(17)->name, "a");
+  EXPECT_EQ(groups.LeastLoaded(51), nullptr);
+  EXPECT_EQ(groups.MostFree(), 50u);
+  EXPECT_EQ(groups.LargestTotal(), 1000u);  // it may come back
+  groups.Remove(away);
+  EXPECT_EQ(groups.LargestTotal(), 100u);
+}
+
+TEST(Timers, PopInOrderAndOnlyWhenDue) {
+  Timers timers;
+  EXPECT_EQ(timers.Next(), kTimeMax);
+  timers.Add({20, TimerKind::kClient, 0, 1});
+  timers.Add({10, TimerKind::kGroup, 0, 2});
+  timers.Add({10, TimerKind::kRequest, 3, 4});
+  EXPECT_FALSE(timers.PopDue(9).has_value());
+  EXPECT_EQ(timers.PopDue(10)->high, 3u);
+  EXPECT_EQ(timers.PopDue(10)->low, 2u);
+  EXPECT_FALSE(timers.PopDue(10).has_value());
+  timers.Remove({20, TimerKind::kClient, 0, 1});
+  EXPECT_EQ(timers.Next(), kTimeMax);
+}
+
+}  // namespace
+}  // namespace kvern::router

@@ -1,0 +1,160 @@
+// From effects to lines of text.
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "tests/router/core/script.h"
+
+namespace kvern {
+namespace {
+
+std::string IdText(const RequestId& id) {
+  return id.high == 0 ? absl::StrCat(id.low) : id.ToString();
+}
+
+std::string TokensText(const std::vector<uint32_t>& tokens) {
+  if (tokens.size() > 16) return absl::StrCat("(", tokens.size(), " tokens)");
+  return absl::StrJoin(tokens, ",");
+}
+
+std::string ReasonText(const StopReason& reason) {
+  if (const auto* id = std::get_if<uint32_t>(&reason)) return absl::StrCat("(", *id, ")");
+  if (const auto* text = std::get_if<std::string>(&reason))
+    return absl::StrCat("(\"", *text, "\")");
+  return "";
+}
+
+std::string DeltaText(const Delta& delta) {
+  std::string out =
+      absl::StrCat("  id=", IdText(delta.request_id), " choice=", delta.choice,
+                   " position=", delta.position, " tokens=", TokensText(delta.token_ids));
+  if (delta.text) absl::StrAppend(&out, " text=\"", *delta.text, "\"");
+  if (!delta.logprobs.empty()) {
+    absl::StrAppend(&out, " logprobs=", delta.logprobs.size(), "x",
+                    delta.logprobs.front().top.size());
+  }
+  if (delta.finish_reason == FinishReason::kStop) {
+    absl::StrAppend(&out, " finish=stop", ReasonText(delta.stop_reason));
+  }
+  if (delta.finish_reason == FinishReason::kLength) absl::StrAppend(&out, " finish=length");
+  if (delta.usage) {
+    absl::StrAppend(&out, "\n    usage prompt=", delta.usage->prompt_tokens,
+                    " completion=", delta.usage->completion_tokens,
+                    " queue_ms=", delta.usage->queue_ms, " ttft_ms=", delta.usage->ttft_ms,
+                    " tpot_ms=", delta.usage->tpot_ms, " itl_ms_max=", delta.usage->itl_ms_max);
+  }
+  return out + "\n";
+}
+
+std::string ErrorText(const RequestError& error) {
+  std::string out = absl::StrCat("error id=", IdText(error.request_id), " ",
+                                 ToAbsl(ErrorCodeName(error.code)), ": ", error.message);
+  auto add = [&](const char* name, const std::optional<uint64_t>& value) {
+    if (value) absl::StrAppend(&out, " ", name, "=", *value);
+  };
+  add("retry_after_ms", error.details.retry_after_ms);
+  add("needed_blocks", error.details.needed_blocks);
+  add("available_blocks", error.details.available_blocks);
+  add("largest_total_tokens", error.details.largest_total_tokens);
+  return out + "\n";
+}
+
+struct ClientText {
+  std::string operator()(const Welcome& m) const {
+    return absl::StrCat("welcome model=", m.model, " tokenizer=", m.has_tokenizer ? 1 : 0,
+                        " max_seq_len=", m.max_seq_len, " keep_alive_ms=", m.keep_alive_ms, "\n");
+  }
+  std::string operator()(const Accepted& m) const {
+    return absl::StrCat("accepted id=", IdText(m.request_id), " seed=", m.seed,
+                        " prompt_tokens=", m.prompt_tokens, "\n");
+  }
+  std::string operator()(const Deltas& m) const {
+    std::string out = "deltas\n";
+    for (const Delta& delta : m.deltas) out += DeltaText(delta);
+    return out;
+  }
+  std::string operator()(const RequestError& m) const { return ErrorText(m); }
+  std::string operator()(const KeepAliveReply&) const { return "keepalive reply\n"; }
+  std::string operator()(const CapacityReply& m) const {
+    std::string out = absl::StrCat("capacity block_size=", m.block_size, "\n");
+    for (const GroupCapacity& group : m.groups) {
+      absl::StrAppend(&out, "  group=", group.id, " total=", group.total_blocks,
+                      " reserved=", group.reserved_blocks, " used=", group.used_blocks,
+                      " ranks=", group.ranks.size(), "\n");
+    }
+    return out;
+  }
+};
+
+struct WorkerText {
+  std::string operator()(const GroupStart& m) const {
+    return absl::StrCat("start incarnation=", m.group_incarnation, " kv_blocks=", m.kv_blocks,
+                        " rendezvous=", m.rendezvous, " lease_ms=", m.lease_ms, "\n");
+  }
+  std::string operator()(const JoinRefused& m) const {
+    return absl::StrCat("refused: ", m.reason, "\n");
+  }
+  std::string operator()(const Commands& m) const {
+    std::string out = absl::StrCat("commands ", m.sequence, "\n");
+    for (const CancelDispatch& cancel : m.cancels) {
+      absl::StrAppend(&out, "  cancel id=", IdText(cancel.request_id), " epoch=", cancel.epoch,
+                      cancel.all_choices ? std::string(" all choices")
+                                         : absl::StrCat(" choice=", cancel.choice),
+                      "\n");
+    }
+    for (const Dispatch& dispatch : m.dispatches) {
+      absl::StrAppend(&out, "  dispatch id=", IdText(dispatch.request_id),
+                      " epoch=", dispatch.epoch, " prompt=", TokensText(dispatch.prompt),
+                      " n=", dispatch.n, " max_tokens=", dispatch.sampling.max_tokens,
+                      " seed=", dispatch.sampling.seed, "\n");
+    }
+    return out + (m.drain ? "  drain\n" : "");
+  }
+};
+
+std::string TokenizeText(const Tokenize& tokenize) {
+  std::string input;
+  if (const auto* text = std::get_if<std::string>(&tokenize.input)) {
+    input = absl::StrCat("prompt \"", *text, "\"");
+  } else {
+    input = absl::StrCat(std::get<std::vector<ChatMessage>>(tokenize.input).size(), " messages");
+  }
+  return absl::StrCat("tokenize id=", IdText(tokenize.request_id), " ", input, "\n");
+}
+
+}  // namespace
+
+std::string EffectsText(const RouterEffects& effects) {
+  std::string out;
+  for (const ToClient& to : effects.to_clients) {
+    absl::StrAppend(&out, "client ", to.client, " <- ", std::visit(ClientText{}, to.message));
+  }
+  for (const ToWorker& to : effects.to_workers) {
+    absl::StrAppend(&out, "worker ", to.worker, " <- ", std::visit(WorkerText{}, to.message));
+  }
+  for (const Tokenize& tokenize : effects.tokenize) out += TokenizeText(tokenize);
+  for (const Note& note : effects.notes) {
+    absl::StrAppend(&out, note.warning ? "warning " : "note ", note.event);
+    for (const auto& [key, value] : note.fields) absl::StrAppend(&out, " ", key, "=", value);
+    out += "\n";
+  }
+  return out;
+}
+
+std::string StatusText(const RouterStatus& status) {
+  std::string out = absl::StrCat(
+      "status queue=", status.queue_entries, " bytes=", status.queue_bytes,
+      " clients=", status.clients, " accepted=", status.counters.accepted,
+      " completed=", status.counters.completed, " cancelled=", status.counters.cancelled,
+      " stale=", status.counters.stale_runs, "\n");
+  for (const GroupStatus& group : status.groups) {
+    absl::StrAppend(&out, "  group=", group.name, group.live ? " live" : " not live",
+                    " total=", group.total_blocks, " reserved=", group.reserved_blocks,
+                    " used=", group.used_blocks, " drift=", group.drift_blocks,
+                    " running=", group.running, "\n");
+  }
+  for (double seconds : status.counters.cancel_to_free_seconds) {
+    absl::StrAppend(&out, "  cancel_to_free_seconds=", seconds, "\n");
+  }
+  return out;
+}
+
+}  // namespace kvern
