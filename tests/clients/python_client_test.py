@@ -1,0 +1,319 @@
+"""The Python client against a scripted router."""
+
+import asyncio
+import pathlib
+import sys
+import threading
+import time
+import unittest
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent.parent / "tools" / "clients" / "python"))
+sys.path.insert(0, str(HERE))
+
+from kvern import AsyncClient, Client, KvernError  # noqa: E402
+from kvern import _request  # noqa: E402
+from kvern.wire import ServiceClass  # noqa: E402
+from scripted_router import ScriptedRouter  # noqa: E402
+
+
+def wait_for(condition, what):
+    end = time.monotonic() + 20
+    while not condition():
+        if time.monotonic() > end:
+            raise AssertionError(f"not within 20 s: {what}")
+        time.sleep(0.002)
+
+
+class RouterTest(unittest.TestCase):
+    def setUp(self):
+        self.router = ScriptedRouter()
+        self.addCleanup(lambda: self.router.close())
+
+    def client(self, **options):
+        client = Client(self.router.endpoint, **{"timeout": 20, **options})
+        self.addCleanup(client.close)
+        return client
+
+    def error(self, action):
+        with self.assertRaises(KvernError) as caught:
+            action()
+        return caught.exception
+
+
+class SyncTest(RouterTest):
+    def test_stream(self):
+        stream = self.client(tenant="blue").generate(prompt="one two three")
+        deltas = list(stream)
+        self.assertEqual([d.text for d in deltas], ["one ", "two ", "three "])
+        self.assertEqual([d.position for d in deltas], [0, 2, 4])
+        self.assertEqual(deltas[1].token_ids, [10, 11])
+        self.assertEqual([d.finish_reason for d in deltas], [None, None, "stop"])
+        self.assertEqual(deltas[-1].stop_reason, "END")
+        self.assertIsNone(deltas[0].usage)
+        self.assertEqual(deltas[-1].usage.completion_tokens, 5)
+        self.assertIsNone(deltas[0].logprobs)
+        self.assertEqual((stream.seed, stream.prompt_tokens), (2**63 + 5, 3))
+        self.assertIn(("hello", "blue"), self.router.log)
+
+    def test_complete_joins_choices(self):
+        answer = self.client().complete(prompt="a b", n=2)
+        self.assertEqual([c.text for c in answer.choices], ["a b ", "a b "])
+        self.assertEqual([c.index for c in answer.choices], [0, 1])
+        self.assertEqual(answer.text, "a b ")
+        self.assertEqual(answer.token_ids, [0, 1, 10, 11])
+        self.assertEqual((answer.finish_reason, answer.stop_reason), ("stop", "END"))
+        self.assertEqual(answer.usage.ttft_ms, 1.5)
+
+    def test_logprobs(self):
+        answer = self.client().complete(prompt="with logprobs", logprobs=2)
+        self.assertEqual([item.token_id for item in answer.logprobs], answer.token_ids)
+        self.assertEqual(answer.logprobs[3].top, [(11, -0.5), (12, -2.0)])
+
+    def test_status(self):
+        status = self.client().status()
+        self.assertEqual(status["block_size"], 16)
+        self.assertEqual(status["groups"], [{
+            "id": "group-0", "model": "scripted", "total_blocks": 64, "reserved_blocks": 10,
+            "used_blocks": 4, "free_blocks": 54,
+            "ranks": [{"rank": 0, "bytes_per_token": 100}, {"rank": 1, "bytes_per_token": 200}]}])
+        self.assertEqual(status["total"], {"total_blocks": 64, "reserved_blocks": 10,
+                                           "used_blocks": 4, "free_blocks": 54})
+
+    def test_refusal_has_code_and_numbers(self):
+        error = self.error(lambda: self.client().complete(prompt="refuse"))
+        self.assertEqual(error.code, "never_fits")
+        self.assertEqual(error.details, {"needed_blocks": 99, "available_blocks": 64,
+                                         "largest_total_tokens": 1024})
+
+    def test_leaving_the_loop_cancels(self):
+        client = self.client()
+        request_id = "0123456789abcdef" * 2
+        for delta in client.generate(prompt="hang a", request_id=request_id):
+            self.assertEqual(delta.text, "hang ")
+            break
+        wait_for(lambda: ("cancel", request_id) in self.router.log, "the cancellation")
+        self.assertEqual(client.complete(prompt="next").text, "next ")
+
+    def test_a_finished_stream_is_not_cancelled(self):
+        client = self.client()
+        list(client.generate(prompt="a"))
+        client.status()  # Behind whatever was sent before.
+        self.assertEqual(self.router.count("cancel"), 0)
+
+    def test_close_cancels_what_is_open(self):
+        client = self.client()
+        stream = client.generate(prompt="hang")
+        wait_for(lambda: self.router.count("generate") == 1, "the request")
+        client.close()
+        wait_for(lambda: ("cancel", stream.request_id) in self.router.log, "the cancellation")
+        self.assertEqual(self.error(lambda: list(stream)).code, "cancelled")
+        self.assertEqual(self.error(lambda: client.complete(prompt="x")).code, "cancelled")
+
+    def test_keep_alive_only_while_requests_are_open(self):
+        client = self.client()
+        client.complete(prompt="a")
+        self.assertEqual(self.router.count("keep_alive"), 0)
+        stream = client.generate(prompt="hang")
+        wait_for(lambda: self.router.count("keep_alive") >= 3, "keep-alives")
+        stream.close()
+
+    def test_silence_ends_requests(self):
+        client = self.client(timeout=0.3)
+        stream = client.generate(prompt="hang")
+        wait_for(lambda: self.router.count("generate") == 1, "the request")
+        self.router.silent = True
+        error = self.error(lambda: list(stream))
+        self.assertEqual(error.code, "unavailable")
+        self.assertIn("0.3 s", error.message)
+
+    def test_nobody_there(self):
+        error = self.error(lambda: Client("tcp://127.0.0.1:1", timeout=0.2))
+        self.assertEqual(error.code, "unavailable")
+        self.assertIn("tcp://127.0.0.1:1", error.message)
+        self.assertEqual(self.error(lambda: Client("nowhere")).code, "invalid_argument")
+        self.assertEqual(self.error(lambda: Client(timeout=0)).code, "invalid_argument")
+
+    def test_router_dies_and_returns(self):
+        client = self.client()
+        stream = client.generate(prompt="hang")
+        wait_for(lambda: self.router.count("generate") == 1, "the request")
+        self.router.close()
+        self.assertEqual(self.error(lambda: list(stream)).code, "unavailable")
+        waiting = client.generate(prompt="after the restart")
+        self.router = ScriptedRouter(port=self.router.port, incarnation=8)
+        self.assertEqual("".join(d.text for d in waiting), "after the restart ")
+        self.assertEqual([entry[0] for entry in self.router.log][:2], ["hello", "generate"])
+
+    def test_garbage_from_the_router(self):
+        error = self.error(lambda: self.client().complete(prompt="garbage"))
+        self.assertEqual(error.code, "internal")
+
+    def test_unreadable_message_ends_what_was_not_accepted(self):
+        client = self.client()
+        accepted = client.generate(prompt="hang a")
+        next(accepted)
+        error = self.error(lambda: client.complete(prompt="unreadable"))
+        self.assertEqual((error.code, error.message), ("invalid_argument", "message cannot be read"))
+        accepted.close()
+
+    def test_many_threads(self):
+        client = self.client()
+        texts = {}
+
+        def ask(number):
+            texts[number] = client.complete(prompt=f"number {number}").text
+
+        threads = [threading.Thread(target=ask, args=(number,)) for number in range(50)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(texts, {number: f"number {number} " for number in range(50)})
+
+    def test_same_open_request_id_twice(self):
+        client = self.client()
+        stream = client.generate(prompt="hang", request_id="a" * 32)
+        error = self.error(lambda: client.complete(prompt="x", request_id="a" * 32))
+        self.assertEqual(error.code, "invalid_argument")
+        stream.close()
+
+
+class FieldsTest(RouterTest):
+    def test_every_field_reaches_the_wire(self):
+        client = self.client()
+        fields = dict(
+            messages=[{"role": "user", "content": "grüße"}], max_tokens=7, temperature=0,
+            top_k=5, top_p=0.5, min_p=0.25, repetition_penalty=1.5, presence_penalty=-0.5,
+            frequency_penalty=0.75, logit_bias={3: -1.0, "9": 2}, seed=2**64 - 1, n=2,
+            stop=["a", "bc"], stop_token_ids=[4, 5], ignore_eos=True, min_tokens=2, logprobs=0,
+            prompt_logprobs=1, priority=-3, ttft_deadline_ms=11, deadline_ms=12, detach_ms=13,
+            request_id="00000000000000010000000000000002", model="m", service_class="batch")
+        client.generate(**fields).close()
+        wait_for(lambda: fields["request_id"] in self.router.requests, "the request")
+        wire = self.router.requests[fields["request_id"]]
+        self.assertEqual((wire.Messages(0).Role(), wire.Messages(0).Content().decode()),
+                         (b"user", "grüße"))
+        self.assertTrue(wire.PromptTokenIdsIsNone())
+        self.assertIsNone(wire.Prompt())
+        self.assertEqual((wire.MaxTokens(), wire.Seed(), wire.N()), (7, 2**64 - 1, 2))
+        self.assertEqual([wire.Stop(i) for i in range(wire.StopLength())], [b"a", b"bc"])
+        self.assertEqual((wire.Priority(), wire.TtftDeadlineMs(), wire.DeadlineMs(),
+                          wire.DetachMs(), wire.Model()), (-3, 11, 12, 13, b"m"))
+        self.assertEqual(wire.ServiceClass(), ServiceClass.ServiceClass.Batch)
+        sampling = wire.Sampling()
+        self.assertEqual((sampling.Temperature(), sampling.TopK(), sampling.TopP(),
+                          sampling.MinP(), sampling.RepetitionPenalty(),
+                          sampling.PresencePenalty(), sampling.FrequencyPenalty()),
+                         (0, 5, 0.5, 0.25, 1.5, -0.5, 0.75))
+        self.assertEqual([(sampling.LogitBias(i).TokenId(), sampling.LogitBias(i).Value())
+                          for i in range(sampling.LogitBiasLength())], [(3, -1.0), (9, 2.0)])
+        self.assertEqual([sampling.StopTokenIds(i) for i in range(2)], [4, 5])
+        self.assertEqual((sampling.IgnoreEos(), sampling.MinTokens(), sampling.Logprobs(),
+                          sampling.PromptLogprobs()), (True, 2, 0, 1))
+
+    def test_absent_fields_stay_absent(self):
+        client = self.client()
+        answer = client.generate(prompt_token_ids=[1, 2, 4294967295], prompt=None, seed=None)
+        wait_for(lambda: answer.request_id in self.router.requests, "the request")
+        wire = self.router.requests[answer.request_id]
+        answer.close()
+        self.assertEqual([wire.PromptTokenIds(i) for i in range(wire.PromptTokenIdsLength())],
+                         [1, 2, 4294967295])
+        self.assertIsNone(wire.Seed())
+        self.assertIsNone(wire.MaxTokens())
+        self.assertIsNone(wire.DeadlineMs())
+        self.assertIsNone(wire.Sampling().Logprobs())
+        self.assertEqual(wire.Sampling().Temperature(), 1.0)
+
+    def test_wrong_fields(self):
+        client = self.client()
+        with self.assertRaisesRegex(TypeError, "temprature"):
+            client.generate(prompt="x", temprature=0)
+        for fields, text in (
+                ({}, "exactly one of prompt, prompt_token_ids, messages; given: none"),
+                ({"prompt": "x", "messages": []}, "given: prompt, messages"),
+                ({"prompt": 3}, "prompt: 3 is not a string"),
+                ({"prompt": "\ud800"}, "well-formed text"),
+                ({"prompt": "x", "max_tokens": -1}, "max_tokens: -1 is not a whole number from 0"),
+                ({"prompt": "x", "max_tokens": True}, "max_tokens: True"),
+                ({"prompt": "x", "max_tokens": 2.0}, "max_tokens: 2.0"),
+                ({"prompt": "x", "temperature": "hot"}, "temperature: 'hot' is not a number"),
+                ({"prompt": "x", "stop": "END"}, "stop: 'END' is not a list of strings"),
+                ({"prompt": "x", "stop": ["a", 1]}, r"stop\[1\]: 1 is not a string"),
+                ({"prompt": "x", "seed": 2**64}, "seed: 18446744073709551616"),
+                ({"prompt": "x", "logit_bias": {"a": 1}}, "logit_bias key: 'a'"),
+                ({"prompt": "x", "request_id": "xyz"}, "request_id: 'xyz'"),
+                ({"prompt": "x", "class": "gold"}, "class: 'gold' is not one of guaranteed"),
+                ({"prompt_token_ids": [1, 2**32]}, r"prompt_token_ids\[1\]: 4294967296"),
+                ({"messages": [{"role": "user"}]}, r"messages\[0\]")):
+            with self.subTest(fields):
+                with self.assertRaisesRegex(KvernError, text) as caught:
+                    client.generate(**fields)
+                self.assertEqual(caught.exception.code, "invalid_argument")
+        self.assertEqual(self.router.count("generate"), 0)
+
+    def test_request_ids_differ(self):
+        drawn = {_request.check_fields({"prompt": "x"})["request_id"] for _ in range(100)}
+        self.assertEqual(len(drawn), 100)
+
+
+class AsyncTest(RouterTest):
+    def run_async(self, body):
+        async def connected():
+            async with AsyncClient(self.router.endpoint, timeout=20) as client:
+                return await body(client)
+        return asyncio.run(connected())
+
+    def test_stream_complete_and_status(self):
+        async def body(client):
+            texts = [delta.text async for delta in client.generate(prompt="one two")]
+            answer = await client.complete(prompt="three", n=2)
+            return texts, answer.text, len(answer.choices), await client.status(), client.model
+        texts, text, choices, status, model = self.run_async(body)
+        self.assertEqual((texts, text, choices), (["one ", "two "], "three ", 2))
+        self.assertEqual(status["total"]["free_blocks"], 54)
+        self.assertEqual(model, "scripted")
+
+    def test_many_at_once(self):
+        async def body(client):
+            return await asyncio.gather(*(client.complete(prompt=f"n {i}") for i in range(100)))
+        self.assertEqual([answer.text for answer in self.run_async(body)],
+                         [f"n {i} " for i in range(100)])
+
+    def test_errors(self):
+        async def body(client):
+            with self.assertRaises(KvernError) as caught:
+                await client.complete(prompt="refuse")
+            return caught.exception
+        self.assertEqual(self.run_async(body).code, "never_fits")
+
+    def test_leaving_the_loop_cancels(self):
+        async def body(client):
+            async for _ in client.generate(prompt="hang a", request_id="b" * 32):
+                break
+            await client.status()
+        self.run_async(body)
+        wait_for(lambda: ("cancel", "b" * 32) in self.router.log, "the cancellation")
+
+    def test_cancelled_task_cancels(self):
+        async def body(client):
+            task = asyncio.ensure_future(client.complete(prompt="hang", request_id="c" * 32))
+            while self.router.count("generate") == 0:
+                await asyncio.sleep(0.002)
+            task.cancel()
+            with self.assertRaises(asyncio.CancelledError):
+                await task
+            await client.status()
+        self.run_async(body)
+        self.assertIn(("cancel", "c" * 32), self.router.log)
+
+    def test_nobody_there(self):
+        async def body():
+            async with AsyncClient("tcp://127.0.0.1:1", timeout=0.2):
+                self.fail("connected to nobody")
+        self.assertEqual(self.error(lambda: asyncio.run(body())).code, "unavailable")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,338 @@
+"""One ZeroMQ socket and the thread that owns it.
+
+The thread sends what others queue, says hello after each (re)connection, speaks each second while
+requests are open, and hands each request's events to its stream. Nobody else touches the socket.
+"""
+
+import collections
+import os
+import secrets
+import socket
+import threading
+import time
+
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from kvern import _reply, _request
+from kvern._types import KvernError
+
+_HANDSHAKE_SUCCEEDED = 0x1000  # zmq.EVENT_HANDSHAKE_SUCCEEDED of newer pyzmq
+_MAX_MESSAGE_BYTES = 64 << 20
+# How long sockets may linger at the end, so that the last cancellations are sent.
+_LINGER_MS = 500
+# Messages handled before the other sources get their turn.
+_MAX_BATCH = 256
+
+
+class Connection:
+    """`timeout`: seconds of the router's silence after which what is open ends as unavailable."""
+
+    def __init__(self, endpoint, timeout, tenant):
+        if not isinstance(timeout, (int, float)) or isinstance(timeout, bool) or timeout <= 0:
+            raise KvernError("invalid_argument", f"timeout: {timeout!r} is not a time in seconds")
+        self._endpoint = endpoint
+        self._timeout = float(timeout)
+        self._incarnation = secrets.randbits(64) or 1
+        self._hello = _request.encode_hello(self._incarnation, tenant or "",
+                                            f"python/{os.getpid()}")
+        self._lock = threading.Lock()
+        self._commands = collections.deque()  # guarded by _lock
+        self._closed = False                  # guarded by _lock
+        self._failure = None                  # why the thread ended, when not by close()
+        self._open_socket()
+        self._wake_read, self._wake_write = socket.socketpair()
+        self._wake_read.setblocking(False)
+        self._wake_write.setblocking(False)
+        # Of the thread alone:
+        self._streams = {}       # request id -> stream
+        self._waiting = []       # streams and queries not sent yet: (stream or query, bytes)
+        self._queries = []       # capacity queries sent
+        self._outbox = collections.deque()
+        self._connected = False
+        self._welcome = None
+        self._keep_alive_s = 1.0
+        self._last_heard = self._last_spoken = time.monotonic()
+        self._welcome_waiters = []
+        self._running = True
+        self._thread = threading.Thread(target=self._run, name="kvern-client", daemon=True)
+        self._thread.start()
+
+    def _open_socket(self):
+        self._socket = zmq.Context.instance().socket(zmq.DEALER)
+        ivl_ms = max(10, int(min(1.0, self._timeout / 3) * 1000))
+        for option, value in ((zmq.LINGER, _LINGER_MS), (zmq.IMMEDIATE, 1),
+                              (zmq.MAXMSGSIZE, _MAX_MESSAGE_BYTES), (zmq.RCVHWM, 0),
+                              (zmq.RECONNECT_IVL, 50), (zmq.RECONNECT_IVL_MAX, 1000),
+                              (zmq.HEARTBEAT_IVL, ivl_ms),
+                              (zmq.HEARTBEAT_TIMEOUT, int(self._timeout * 1000))):
+            self._socket.setsockopt(option, value)
+        self._monitor = self._socket.get_monitor_socket(_HANDSHAKE_SUCCEEDED
+                                                        | zmq.EVENT_DISCONNECTED)
+        try:
+            self._socket.connect(self._endpoint)
+        except zmq.ZMQError as error:
+            self._close_socket()
+            raise KvernError("invalid_argument",
+                             f"endpoint: {self._endpoint!r}: {error}") from None
+
+    def _close_socket(self):
+        self._socket.disable_monitor()
+        self._monitor.close(linger=0)
+        self._socket.close()
+
+    # ---- for any thread
+
+    def call(self, function, *arguments):
+        """Runs function(*arguments) on the socket's thread, soon."""
+        with self._lock:
+            if self._closed:
+                raise self._failure or KvernError("cancelled", "the client is closed")
+            self._commands.append((function, arguments))
+        self._wake()
+
+    def _wake(self):
+        try:
+            self._wake_write.send(b"w")
+        except (BlockingIOError, OSError):
+            pass  # Full: it will wake anyway. Closed: nobody to wake.
+
+    def wait_welcome(self, waiter):
+        """waiter(welcome, error) is called once, on the socket's thread."""
+        self.call(self._add_welcome_waiter, waiter)
+
+    def generate(self, fields, stream):
+        """Sends a checked request; stream.put(event) gets its events, on the socket's thread."""
+        self.call(self._submit, stream, _request.encode_generate(self._incarnation, fields))
+
+    def cancel(self, request_id):
+        """The stream gets nothing more. No effect on a request that is over."""
+        try:
+            self.call(self._cancel, request_id)
+        except KvernError:
+            pass  # Closed: then the router was told already.
+
+    def query_status(self, query):
+        self.call(self._submit, query, _request.encode_capacity_query(self._incarnation))
+
+    def close(self):
+        """Cancels what is open and ends the thread. A second call does nothing."""
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                self._commands.append((self._stop, ()))
+        self._wake()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    # ---- on the socket's thread
+
+    def _run(self):
+        try:
+            poller = zmq.Poller()
+            poller.register(self._monitor, zmq.POLLIN)
+            poller.register(self._wake_read, zmq.POLLIN)
+            while self._running:
+                events = zmq.POLLIN | (zmq.POLLOUT if self._connected and self._outbox else 0)
+                poller.register(self._socket, events)
+                poller.poll(self._poll_ms())
+                self._turn()
+            self._fail_all(KvernError("cancelled", "the client was closed"))
+        except Exception as error:  # Whoever waits must hear of it, whatever it was.
+            self._failure = KvernError("internal", f"the client's thread ended: {error!r}")
+            self._fail_all(self._failure)
+        finally:
+            with self._lock:
+                self._closed = True
+            self._close_socket()
+            self._wake_read.close()
+            self._wake_write.close()
+
+    def _turn(self):
+        # Answers first: when the connection is lost, what came before it still counts.
+        self._receive()
+        while self._monitor.poll(0):
+            self._on_monitor(recv_monitor_message(self._monitor)["event"])
+        try:
+            while self._wake_read.recv(4096):
+                pass
+        except BlockingIOError:
+            pass
+        with self._lock:
+            commands, self._commands = self._commands, collections.deque()
+        for function, arguments in commands:
+            function(*arguments)
+        self._keep_time()
+        self._flush()
+
+    def _anything_open(self):
+        return bool(self._streams or self._queries or self._waiting or self._welcome_waiters)
+
+    def _poll_ms(self):
+        if not self._anything_open():
+            return None
+        next_time = self._last_heard + self._timeout
+        if self._welcome is not None:
+            next_time = min(next_time, self._last_spoken + self._keep_alive_s)
+        return max(1, int((next_time - time.monotonic()) * 1000) + 1)
+
+    def _keep_time(self):
+        now = time.monotonic()
+        if not self._anything_open():
+            return
+        if now - self._last_heard >= self._timeout:
+            self._last_heard = now
+            what = "silent" if self._connected else "not reachable"
+            self._fail_all(KvernError("unavailable", f"the router at {self._endpoint} is {what} "
+                                                     f"for {self._timeout:g} s"))
+        elif self._welcome is not None and now - self._last_spoken >= self._keep_alive_s:
+            self._outbox.append(_request.encode_keep_alive(self._incarnation))
+            self._last_spoken = now
+
+    def _on_monitor(self, event):
+        if event == _HANDSHAKE_SUCCEEDED:
+            self._connected = True
+            self._outbox.clear()
+            self._outbox.append(self._hello)
+        elif event == zmq.EVENT_DISCONNECTED:
+            self._receive()
+            self._lose("the connection to the router was lost")
+
+    def _lose(self, why):
+        """What was sent is gone with the connection; what waits is sent to the next one."""
+        self._connected = False
+        self._welcome = None
+        self._outbox.clear()
+        lost = list(self._streams.values()) + self._queries
+        self._streams, self._queries = {}, []
+        # ZeroMQ connects again by itself; the silence counts from now.
+        self._last_heard = time.monotonic()
+        for stream in lost:
+            stream.fail(KvernError("unavailable", why))
+
+    def _fail_all(self, error):
+        waiting, self._waiting = [entry[0] for entry in self._waiting], []
+        failed = list(self._streams.values()) + self._queries + waiting
+        if self._connected:
+            for request_id in self._streams:
+                self._outbox.append(_request.encode_cancel(self._incarnation, request_id))
+            self._flush()
+        self._streams, self._queries = {}, []
+        for stream in failed:
+            stream.fail(error)
+        waiters, self._welcome_waiters = self._welcome_waiters, []
+        for waiter in waiters:
+            waiter(None, error)
+
+    def _flush(self):
+        try:
+            while self._connected and self._outbox:
+                self._socket.send(self._outbox[0], zmq.DONTWAIT)
+                self._outbox.popleft()
+        except zmq.Again:
+            pass  # POLLOUT will tell.
+
+    def _receive(self):
+        for _ in range(_MAX_BATCH):
+            try:
+                data = self._socket.recv_multipart(zmq.DONTWAIT)
+            except zmq.Again:
+                return
+            self._last_heard = time.monotonic()
+            try:
+                incarnation, reply = _reply.decode(data[-1])
+            except ValueError as error:
+                self._fail_all(KvernError("internal", f"{self._endpoint} sent {error}"))
+                continue
+            known = self._welcome.router_incarnation if self._welcome is not None else 0
+            if incarnation and known and incarnation != known:
+                self._lose("the router was restarted")
+                self._connected = True
+                self._outbox.append(self._hello)
+            self._on_reply(reply)
+
+    def _on_reply(self, reply):
+        if isinstance(reply, _reply.DeltasReply):
+            for item in reply.deltas:
+                self._on_delta(item)
+        elif isinstance(reply, _reply.AcceptedReply):
+            if reply.request_id in self._streams:
+                self._streams[reply.request_id].put(reply)
+        elif isinstance(reply, _reply.ErrorReply):
+            self._on_error(reply)
+        elif isinstance(reply, _reply.StatusReply):
+            if self._queries:
+                self._queries.pop(0).put(reply.status)
+        elif isinstance(reply, _reply.WelcomeReply):
+            self._on_welcome(reply)
+
+    def _on_delta(self, item):
+        stream = self._streams.get(item.request_id)
+        if stream is None:
+            return  # Cancelled here while it was on its way.
+        if item.delta.usage is not None:
+            del self._streams[item.request_id]
+        stream.put(item.delta)
+
+    def _on_error(self, reply):
+        if reply.request_id is not None:
+            stream = self._streams.pop(reply.request_id, None)
+            if stream is not None:
+                stream.fail(reply.error)
+            return
+        # The router could not read a message, so it cannot say which: all that it has not accepted.
+        unanswered = [key for key, stream in self._streams.items() if not stream.accepted]
+        for request_id in unanswered:
+            self._streams.pop(request_id).fail(reply.error)
+        if self._welcome is None:
+            self._fail_all(reply.error)
+
+    def _on_welcome(self, welcome):
+        self._welcome = welcome
+        if welcome.keep_alive_s > 0:
+            self._keep_alive_s = welcome.keep_alive_s
+        waiters, self._welcome_waiters = self._welcome_waiters, []
+        for waiter in waiters:
+            waiter(welcome, None)
+        waiting, self._waiting = self._waiting, []
+        for stream, data in waiting:
+            self._send(stream, data)
+
+    def _add_welcome_waiter(self, waiter):
+        if self._welcome is not None:
+            waiter(self._welcome, None)
+            return
+        self._begin_wait()
+        self._welcome_waiters.append(waiter)
+
+    def _begin_wait(self):
+        """Silence is counted from when somebody began to wait."""
+        if not self._anything_open():
+            self._last_heard = time.monotonic()
+
+    def _submit(self, stream, data):
+        if stream.request_id is not None and stream.request_id in self._streams:
+            stream.fail(KvernError("invalid_argument",
+                                   f"request_id: {stream.request_id} is already open"))
+            return
+        self._begin_wait()
+        if self._welcome is None:
+            self._waiting.append((stream, data))
+        else:
+            self._send(stream, data)
+
+    def _send(self, stream, data):
+        if stream.request_id is None:
+            self._queries.append(stream)
+        else:
+            self._streams[stream.request_id] = stream
+        self._outbox.append(data)
+        self._last_spoken = time.monotonic()
+
+    def _cancel(self, request_id):
+        self._waiting = [entry for entry in self._waiting if entry[0].request_id != request_id]
+        if self._streams.pop(request_id, None) is not None:
+            self._outbox.append(_request.encode_cancel(self._incarnation, request_id))
+
+    def _stop(self):
+        self._running = False
