@@ -27,16 +27,18 @@ int64_t TileRows(int64_t rows) {
   return kMaxTileRows;
 }
 
-void PackTile(const float* x, int64_t stride, int64_t rows, int64_t k, int64_t tile_rows,
-              int64_t tile, float* values) {
+bool ReadsInPlace(Packing packing, int64_t rows) {
+  return rows == 1 && (packing == Packing::kF32 || packing == Packing::kBf16);
+}
+
+void PackTile(Packing packing, const float* x, int64_t stride, int64_t rows, int64_t k,
+              int64_t tile_rows, int64_t tile, float* values) {
   float* out = values + tile * k * tile_rows;
   for (int64_t r = 0; r < tile_rows; ++r) {
     const int64_t row = tile * tile_rows + r;
-    if (row < rows) {
-      const float* in = x + row * stride;
-      for (int64_t c = 0; c < k; ++c) out[c * tile_rows + r] = in[c];
-    } else {
-      for (int64_t c = 0; c < k; ++c) out[c * tile_rows + r] = 0;
+    const float* in = x + row * stride;
+    for (int64_t c = 0; c < k; ++c) {
+      out[c * tile_rows + r] = row < rows ? in[c] * ColumnFactor(packing, c) : 0;
     }
   }
 }
@@ -169,7 +171,7 @@ void Multiply(const PackedMatrix& w, const PackedRows& x, const float* bias, flo
   }
 }
 
-constexpr MatMulKernels kMatMul{&TileRows, &PackTile, &SumGroups, &Multiply};
+constexpr MatMulKernels kMatMul{&TileRows, &ReadsInPlace, &PackTile, &SumGroups, &Multiply};
 
 }  // namespace kvern::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

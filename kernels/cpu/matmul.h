@@ -14,7 +14,8 @@
 namespace kvern::cpu {
 
 // Rows of x copied into the order the kernel reads: tiles of `tile_rows` rows, in each tile
-// [k][tile_rows] float32, missing rows zero. For kInt4 also the sums of each group of columns,
+// [k][tile_rows] float32, missing rows zero; for quantised weights some columns times a power of two (see
+// matmul_tile-inl.h). For kInt4 also the sums of each group of columns,
 // [tile][k / 32][tile_rows].
 struct PackedRows {
   int64_t rows = 0;
@@ -28,12 +29,14 @@ constexpr int64_t NumTiles(int64_t rows, int64_t tile_rows) {
 }
 
 struct MatMulKernels {
-  // The tile size to use for `rows` >= 1 rows; 1 row is read in place: values = x.
+  // The tile size to use for `rows` >= 1 rows.
   int64_t (*tile_rows)(int64_t rows);
+  // True when the rows need no packing: values = x.
+  bool (*reads_in_place)(Packing packing, int64_t rows);
   // Copies tile `tile` of x [rows, k] (row stride `stride` elements) into values + tile * k *
-  // tile_rows.
-  void (*pack_tile)(const float* x, int64_t stride, int64_t rows, int64_t k, int64_t tile_rows,
-                    int64_t tile, float* values);
+  // tile_rows, in the form that matrices of `packing` need.
+  void (*pack_tile)(Packing packing, const float* x, int64_t stride, int64_t rows, int64_t k,
+                    int64_t tile_rows, int64_t tile, float* values);
   // The group sums of a tile, into sums + tile * (k / 32) * tile_rows.
   void (*sum_groups)(const float* x, int64_t stride, int64_t rows, int64_t k, int64_t tile_rows,
                      int64_t tile, float* sums);

@@ -58,26 +58,27 @@ HWY_INLINE Vec16 HighBf16(const Vec16u& words) {
   return v;
 }
 
-// Byte kByte of each word as a signed integer.
-template <int kByte>
-HWY_INLINE Vec16 SignedByte(const Vec16u& words) {
+// Codes become floats by bit tricks, which spread over more of a core's pipes than conversions do: the
+// bits of a code under the exponent of 2^23 are 2^23 + code * 2^kShift; the subtraction of
+// 2^23 + kZero * 2^kShift leaves (code - kZero) * 2^kShift, exactly. PackTile has multiplied the
+// column of x by 2^-kShift. REQUIRES: kShift + kBits <= 23.
+template <int kShift, int kBits, int kZero>
+HWY_INLINE Vec16 Code(const Vec16u& words) {
+  constexpr uint32_t kMask = ((1u << kBits) - 1) << kShift;
+  constexpr float kBase = 0x1p23f + static_cast<float>(kZero * (1 << kShift));
   Vec16 v;
   KVERN_EACH_REG {
-    const auto high = hn::BitCast(DI(), hn::ShiftLeft<24 - 8 * kByte>(words.r[e]));
-    v.r[e] = hn::ConvertTo(DF(), hn::ShiftRight<24>(high));
+    const VU code = hn::And(words.r[e], hn::Set(DU(), kMask));
+    const VU biased = hn::Or(code, hn::Set(DU(), 0x4B000000u));
+    v.r[e] = hn::Sub(hn::BitCast(DF(), biased), hn::Set(DF(), kBase));
   }
   return v;
 }
 
-// Four bits of each word, from bit 4 * kNibble on, as an unsigned integer.
-template <int kNibble>
-HWY_INLINE Vec16 Nibble(const Vec16u& words) {
-  Vec16 v;
-  KVERN_EACH_REG {
-    const auto code = hn::And(hn::ShiftRight<4 * kNibble>(words.r[e]), hn::Set(DU(), 15));
-    v.r[e] = hn::ConvertTo(DF(), hn::BitCast(DI(), code));
-  }
-  return v;
+template <int kBits>
+HWY_INLINE Vec16u ShiftRight16u(Vec16u words) {
+  KVERN_EACH_REG words.r[e] = hn::ShiftRight<kBits>(words.r[e]);
+  return words;
 }
 
 template <size_t kPanels>
@@ -133,12 +134,13 @@ HWY_INLINE void AddScaled(const TileArgs& a, size_t scale_offset, const Tile<kRo
   }
 }
 
-template <int kByte, size_t kRows, size_t kPanels>
-HWY_INLINE void BytesRank1(const float* x, const Vec16u (&words)[kPanels],
-                           Tile<kRows, kPanels>& acc) {
+// acc += x[0] times the codes at bit kShift of each word.
+template <int kShift, int kBits, int kZero, size_t kRows, size_t kPanels>
+HWY_INLINE void CodeRank1(const float* x, const Vec16u (&words)[kPanels],
+                          Tile<kRows, kPanels>& acc) {
   Vec16 w[kPanels];
-  KVERN_UNROLL for (size_t p = 0; p < kPanels; ++p) w[p] = SignedByte<kByte>(words[p]);
-  Rank1(x + kByte * kRows, w, acc);
+  KVERN_UNROLL for (size_t p = 0; p < kPanels; ++p) w[p] = Code<kShift, kBits, kZero>(words[p]);
+  Rank1(x, w, acc);
 }
 
 template <size_t kRows, size_t kPanels>
@@ -152,21 +154,14 @@ HWY_INLINE void ProductInt8(const TileArgs& a, Tile<kRows, kPanels>& total) {
       Vec16u words[kPanels];
       LoadWords(a, g * 512 + quad * 64, words);
       const float* x = a.x + (g * kGroupColumns + quad * 4) * kRows;
-      BytesRank1<0>(x, words, acc);
-      BytesRank1<1>(x, words, acc);
-      BytesRank1<2>(x, words, acc);
-      BytesRank1<3>(x, words, acc);
+      CodeRank1<0, 8, 128>(x, words, acc);
+      CodeRank1<8, 8, 128>(x + kRows, words, acc);
+      KVERN_UNROLL for (size_t p = 0; p < kPanels; ++p) words[p] = ShiftRight16u<16>(words[p]);
+      CodeRank1<0, 8, 128>(x + 2 * kRows, words, acc);
+      CodeRank1<8, 8, 128>(x + 3 * kRows, words, acc);
     }
     AddScaled(a, groups * 512 + g * 32, acc, total);
   }
-}
-
-template <int kNibble, size_t kRows, size_t kPanels>
-HWY_INLINE void NibblesRank1(const float* x, const Vec16u (&words)[kPanels],
-                             Tile<kRows, kPanels>& acc) {
-  Vec16 w[kPanels];
-  KVERN_UNROLL for (size_t p = 0; p < kPanels; ++p) w[p] = Nibble<kNibble>(words[p]);
-  Rank1(x + kNibble * kRows, w, acc);
 }
 
 template <size_t kRows, size_t kPanels>
@@ -181,14 +176,15 @@ HWY_INLINE void ProductInt4(const TileArgs& a, Tile<kRows, kPanels>& total) {
       Vec16u words[kPanels];
       LoadWords(a, base + 64 + oct * 64, words);
       const float* x = a.x + (g * kGroupColumns + oct * 8) * kRows;
-      NibblesRank1<0>(x, words, acc);
-      NibblesRank1<1>(x, words, acc);
-      NibblesRank1<2>(x, words, acc);
-      NibblesRank1<3>(x, words, acc);
-      NibblesRank1<4>(x, words, acc);
-      NibblesRank1<5>(x, words, acc);
-      NibblesRank1<6>(x, words, acc);
-      NibblesRank1<7>(x, words, acc);
+      CodeRank1<0, 4, 0>(x, words, acc);
+      CodeRank1<4, 4, 0>(x + kRows, words, acc);
+      CodeRank1<8, 4, 0>(x + 2 * kRows, words, acc);
+      CodeRank1<12, 4, 0>(x + 3 * kRows, words, acc);
+      CodeRank1<16, 4, 0>(x + 4 * kRows, words, acc);
+      KVERN_UNROLL for (size_t p = 0; p < kPanels; ++p) words[p] = ShiftRight16u<20>(words[p]);
+      CodeRank1<0, 4, 0>(x + 5 * kRows, words, acc);
+      CodeRank1<4, 4, 0>(x + 6 * kRows, words, acc);
+      CodeRank1<8, 4, 0>(x + 7 * kRows, words, acc);
     }
     AddScaled(a, base, acc, total);
     KVERN_UNROLL for (size_t r = 0; r < kRows; ++r) {
@@ -196,6 +192,14 @@ HWY_INLINE void ProductInt4(const TileArgs& a, Tile<kRows, kPanels>& total) {
     }
     AddScaled(a, base + 32, acc, total);
   }
+}
+
+// What PackTile multiplies column c of x by, see Code.
+HWY_INLINE float ColumnFactor(Packing packing, int64_t c) {
+  constexpr float kInt8[] = {1, 0x1p-8f, 1, 0x1p-8f};
+  constexpr float kInt4[] = {1, 0x1p-4f, 0x1p-8f, 0x1p-12f, 0x1p-16f, 1, 0x1p-4f, 0x1p-8f};
+  if (packing == Packing::kInt8) return kInt8[c % 4];
+  return packing == Packing::kInt4 ? kInt4[c % 8] : 1;
 }
 
 }  // namespace kvern::cpu::HWY_NAMESPACE

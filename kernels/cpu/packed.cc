@@ -81,7 +81,8 @@ void PackInt8Row(char* panel, int64_t groups, int64_t lane, const char* row) {
     const char* block = row + g * 34;
     std::memcpy(panel + groups * 512 + g * 32 + lane * 2, block, 2);
     for (int64_t quad = 0; quad < 8; ++quad) {
-      std::memcpy(panel + g * 512 + quad * 64 + lane * 4, block + 2 + quad * 4, 4);
+      const uint32_t word = Read<uint32_t>(block + 2 + quad * 4) ^ 0x80808080u;  // q + 128
+      Write(panel + g * 512 + quad * 64 + lane * 4, word);
     }
   }
 }
@@ -229,7 +230,7 @@ void UnpackRow(const PackedMatrix& m, int64_t row, float* out) {
       case Packing::kInt8: {
         const char* code = panel + g * 512 + (i / 4) * 64 + lane * 4 + i % 4;
         out[c] = FromF16(Read<uint16_t>(panel + groups * 512 + g * 32 + lane * 2)) *
-                 static_cast<float>(Read<int8_t>(code));
+                 (static_cast<float>(Read<uint8_t>(code)) - 128);
         break;
       }
       case Packing::kInt4: {

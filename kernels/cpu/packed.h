@@ -14,7 +14,7 @@ inline constexpr int64_t kGroup = 32;  // Columns that share a scale.
 enum class Packing : uint8_t {
   kF32,   // [K][16] float32
   kBf16,  // [ceil(K / 2)][16][2] bfloat16
-  kInt8,  // [K / 32][8][16][4] int8, then [K / 32][16] float16 scales.           w = scale * q
+  kInt8,  // [K / 32][8][16][4] uint8 q + 128, then [K / 32][16] float16 scales.    w = scale * q
   kInt4,  // [K / 32] x { scales [16], mins [16] float16, then [4][16] uint32 of  w = scale * q +
           // min
           //              8 codes each, the lowest 4 bits first }

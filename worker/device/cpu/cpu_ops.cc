@@ -104,7 +104,7 @@ cpu::PackedRows CpuOps::PackRows(Tensor x, const cpu::PackedMatrix& weight) {
   const int64_t tiles = cpu::NumTiles(x.rows, packed.tile_rows);
   const int64_t padded_rows = tiles * packed.tile_rows;
   const int64_t k = weight.k;
-  const bool in_place = packed.tile_rows == 1 && x.rows == 1;
+  const bool in_place = matmul_.reads_in_place(weight.packing, x.rows);
   float* values = nullptr;
   float* sums = nullptr;
   if (!in_place) values = Scratch(packed_values_, static_cast<size_t>(padded_rows * k));
@@ -113,7 +113,7 @@ cpu::PackedRows CpuOps::PackRows(Tensor x, const cpu::PackedMatrix& weight) {
   }
   ForRows(tiles, k * packed.tile_rows, [&](int64_t tile) {
     if (values != nullptr) {
-      matmul_.pack_tile(x.f32(), x.stride, x.rows, k, packed.tile_rows, tile, values);
+      matmul_.pack_tile(weight.packing, x.f32(), x.stride, x.rows, k, packed.tile_rows, tile, values);
     }
     if (sums != nullptr) {
       matmul_.sum_groups(x.f32(), x.stride, x.rows, k, packed.tile_rows, tile, sums);
