@@ -46,12 +46,12 @@ void RouterImpl::OnJoin(PeerId peer, Join join) {
   groups_.MapPeer(peer, *group);
   uint32_t rank = join.rank;
   group->ranks[rank] = std::move(join);
-  if (++group->joined == group->peers.size()) GoLive(*group);
+  if (++group->joined == group->peers.size()) StartGroup(*group);
 }
 
 void RouterImpl::BeginIncarnation(Group& group, const Join& join) {
   bool replaces = !group.peers.empty();
-  if (replaces && (group.live() || group.state == GroupState::kJoining)) {
+  if (replaces) {
     LoseGroup(group, "a newer incarnation of the group joined", /*tell=*/true);
   }
   group.previous = replaces ? group.incarnation : join.group_incarnation;
@@ -77,12 +77,12 @@ void RouterImpl::RefuseGroup(Group& group, std::string reason) {
   group.refusal = std::move(reason);
 }
 
-void RouterImpl::GoLive(Group& group) {
+void RouterImpl::StartGroup(Group& group) {
   uint64_t blocks = group.ranks[0].kv_blocks;
   for (const Join& rank : group.ranks) blocks = std::min(blocks, rank.kv_blocks);
   group.total_blocks = blocks;
   group.ledger.emplace(blocks);
-  group.state = GroupState::kLive;
+  group.state = GroupState::kStarting;
   group.pending = Commands{};
   group.next_sequence = 1;
   group.acked = 0;
@@ -100,7 +100,7 @@ void RouterImpl::GoLive(Group& group) {
   start.rendezvous = group.ranks[0].rendezvous;
   start.lease_ms = static_cast<uint32_t>(config_.group_lease / kMillisecond);
   for (PeerId peer : group.peers) out_->to_workers.push_back({peer, start});
-  AddNote(false, "group_live",
+  AddNote(false, "group_starting",
           {{"group", group.name},
            {"ranks", absl::StrCat(group.ranks.size())},
            {"kv_blocks", absl::StrCat(blocks)}});
@@ -115,7 +115,7 @@ void RouterImpl::OnGroupDown(const GroupDown& message) {
 
 void RouterImpl::OnLeave(PeerId peer, const Leave& message) {
   Group* group = groups_.FindByPeer(peer);
-  if (group == nullptr || !group->live() || group->peers[0] != peer ||
+  if (group == nullptr || !group->complete() || group->peers[0] != peer ||
       group->incarnation != message.group_incarnation) {
     return;
   }
@@ -139,7 +139,7 @@ void RouterImpl::OnGroupTimer(const Timer& timer) {
 }
 
 void RouterImpl::LoseGroup(Group& group, const std::string& reason, bool tell) {
-  if (group.state != GroupState::kLive && group.state != GroupState::kJoining) return;
+  if (!group.complete() && group.state != GroupState::kJoining) return;
   AddNote(
       true, "group_lost",
       {{"group", group.name}, {"reason", reason}, {"running", absl::StrCat(group.running.size())}});
@@ -149,7 +149,7 @@ void RouterImpl::LoseGroup(Group& group, const std::string& reason, bool tell) {
     }
   }
   groups_.UnmapPeers(group);
-  if (group.live()) {
+  if (group.complete()) {
     ++counters_.lost_groups;
     timers_.Remove({group.lease_at, TimerKind::kGroup, 0, group.number});
     group.lease_at = kTimeMax;

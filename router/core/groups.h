@@ -17,10 +17,11 @@
 namespace kvern::router {
 
 enum class GroupState : uint8_t {
-  kJoining,  // some ranks are missing
-  kLive,     // takes dispatches
-  kRefused,  // this incarnation's ranks differ, or do not suit the router
-  kLost,     // dead until another incarnation joins
+  kJoining,   // some ranks are missing
+  kStarting,  // all were told to start; the leader's first report is awaited
+  kLive,      // takes dispatches
+  kRefused,   // this incarnation's ranks differ, or do not suit the router
+  kLost,      // dead until another incarnation joins
 };
 
 // A group keeps its entry over incarnations, so that its size stays known while it restarts.
@@ -34,9 +35,9 @@ struct Group {
   std::vector<Join> ranks;    // [world] as joined; world 0: not yet
   std::vector<PeerId> peers;  // [world] 0: not yet
   uint32_t joined = 0;
-  uint64_t total_blocks = 0;  // of the newest incarnation that went live; 0: none yet
+  uint64_t total_blocks = 0;  // of the newest incarnation that was complete; 0: none yet
 
-  // ---- while live
+  // ---- while starting or live
   std::optional<Ledger> ledger;
   std::vector<Request*> running;  // dispatched and not released
   std::vector<Request*> closing;  // of these, the ones whose release waits for an acknowledgement
@@ -50,6 +51,7 @@ struct Group {
   int64_t drift = 0;
 
   bool live() const { return state == GroupState::kLive; }
+  bool complete() const { return live() || state == GroupState::kStarting; }
   bool HasPending() const {
     return !pending.dispatches.empty() || !pending.cancels.empty() || pending.drain;
   }
@@ -78,7 +80,8 @@ class GroupTable {
   // earliest in order when shares are equal. Null: it fits nowhere now.
   Group* LeastLoaded(uint64_t need);
 
-  // Blocks of the largest group that is or was live, 0 when none was: what never fits is beyond it.
+  // Blocks of the largest group that is or was complete, 0 when none was: what never fits is beyond
+  // it.
   uint64_t LargestTotal() const;
   uint64_t MostFree() const;  // of the live groups
 

@@ -43,6 +43,10 @@ void RouterImpl::OnReport(PeerId peer, StepReport report) {
   }
   if (!fault.empty()) return LoseGroup(*group, absl::StrCat("bad report: ", fault), /*tell=*/true);
 
+  if (!group->live()) {
+    group->state = GroupState::kLive;
+    AddNote(false, "group_live", {{"group", group->name}});
+  }
   Acknowledge(*group, report.acked_command);
   group->drift = group->ledger->Drift(report.reserved_blocks);
   group->last_report = now_;
@@ -52,7 +56,7 @@ void RouterImpl::OnReport(PeerId peer, StepReport report) {
 }
 
 std::string RouterImpl::ReportFault(const Group& group, const StepReport& report) const {
-  if (!group.live()) return "before all ranks joined";
+  if (!group.complete()) return "before all ranks joined";
   if (report.group_incarnation != group.incarnation) {
     return absl::StrCat("group_incarnation is ", report.group_incarnation, ", joined as ",
                         group.incarnation);

@@ -123,6 +123,9 @@ void RouterImpl::On(BeginDrain&) {
   for (size_t i = 0; i < groups_.size(); ++i) {
     Group& group = groups_.at(i);
     if (group.state == GroupState::kJoining) RefuseGroup(group, "the router is draining");
+    if (group.state == GroupState::kStarting) {
+      LoseGroup(group, "the router is draining", /*tell=*/true);
+    }
   }
 }
 

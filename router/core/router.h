@@ -111,7 +111,7 @@ struct RouterEffects {
 struct GroupStatus {
   std::string name;
   std::string model;
-  bool live = false;
+  bool live = false;  // all ranks joined and its leader has reported since; only then it gets work
   uint64_t total_blocks = 0;
   uint64_t reserved_blocks = 0;  // by the router's ledger
   uint64_t used_blocks = 0;      // by the worker's last report

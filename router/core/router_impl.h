@@ -99,7 +99,7 @@ class RouterImpl {
   void BeginIncarnation(Group& group, const Join& join);
   void RefuseGroup(Group& group, std::string reason);
   void RefusePeer(PeerId peer, std::string reason);
-  void GoLive(Group& group);
+  void StartGroup(Group& group);
   void OnGroupDown(const GroupDown& message);
   void OnLeave(PeerId peer, const Leave& message);
   void OnGroupTimer(const Timer& timer);

@@ -91,7 +91,7 @@ absl::StatusOr<RequestStatus> RouterImpl::Find(const RequestId& id) const {
 }
 
 void RouterImpl::AuditGroup(const Group& group) const {
-  if (!group.live()) {
+  if (!group.complete()) {
     KVERN_CHECK(group.running.empty()) << group.name;
     return;
   }
