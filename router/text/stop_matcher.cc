@@ -9,14 +9,14 @@
 namespace kvern {
 
 absl::StatusOr<StopMatcher> StopMatcher::Create(std::vector<std::string> stops) {
-  if (stops.size() > kMaxStopStrings) {
-    return InvalidArgument("stop: ", stops.size(), " strings, allowed ", kMaxStopStrings);
+  if (stops.size() > kMaxStrings) {
+    return InvalidArgument("stop: ", stops.size(), " strings, allowed ", kMaxStrings);
   }
   StopMatcher matcher;
   for (size_t i = 0; i < stops.size(); ++i) {
-    if (stops[i].empty() || stops[i].size() > kMaxStopStringBytes) {
+    if (stops[i].empty() || stops[i].size() > kMaxStringBytes) {
       return InvalidArgument("stop[", i, "]: ", stops[i].size(), " bytes, allowed 1 to ",
-                             kMaxStopStringBytes);
+                             kMaxStringBytes);
     }
     absl::Status utf8 = CheckUtf8(stops[i]);
     if (!utf8.ok()) return InvalidArgument("stop[", i, "]: ", utf8.message());

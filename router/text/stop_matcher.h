@@ -12,15 +12,16 @@
 
 namespace kvern {
 
-inline constexpr size_t kMaxStopStrings = 16;
-inline constexpr size_t kMaxStopStringBytes = 256;
-
 // Not thread-safe: one per stream. Runs Knuth, Morris and Pratt's automaton for each string: at
 // most 2 steps for each string and byte, and no more memory than the strings and what is held back.
 class StopMatcher {
  public:
-  // No strings: everything passes. invalid_argument: more than kMaxStopStrings, an empty or
-  // ill-formed string, one longer than kMaxStopStringBytes.
+  // The limits that requests have too (schemas/client_messages.h).
+  static constexpr size_t kMaxStrings = 16;
+  static constexpr size_t kMaxStringBytes = 256;
+
+  // No strings: everything passes. invalid_argument: more than kMaxStrings, an empty or
+  // ill-formed string, one longer than kMaxStringBytes.
   static absl::StatusOr<StopMatcher> Create(std::vector<std::string> stops);
 
   struct Result {

@@ -15,7 +15,7 @@
 namespace kvern {
 
 struct TextStreamOptions {
-  std::vector<std::string> stop;  // At most kMaxStopStrings of at most kMaxStopStringBytes bytes.
+  std::vector<std::string> stop;  // Within the limits of StopMatcher.
   uint32_t min_tokens = 0;        // Stop strings that end in the first min_tokens are text.
   bool skip_special = true;       // Control tokens, EOS among them, emit no text.
 };

@@ -41,9 +41,9 @@ absl::Status CheckSupported(const TokenizerData& data) {
 }
 
 absl::Status CheckToken(std::string_view token, size_t id) {
-  if (token.empty() || token.size() > kMaxTokenBytes) {
+  if (token.empty() || token.size() > Tokenizer::kMaxTokenBytes) {
     return InvalidArgument("token ", id, ": ", token.size(), " bytes, allowed 1 to ",
-                           kMaxTokenBytes);
+                           Tokenizer::kMaxTokenBytes);
   }
   absl::Status utf8 = CheckUtf8(token);
   if (!utf8.ok()) return InvalidArgument("token ", id, ": ", utf8.message());

@@ -18,11 +18,6 @@
 
 namespace kvern {
 
-// Longer inputs and tokens are refused: the limits of a request are far below the first, those of
-// real vocabularies below the second.
-inline constexpr size_t kMaxTextBytes = size_t{1} << 28;
-inline constexpr size_t kMaxTokenBytes = 4096;
-
 // One stretch of a prompt: either the exact text of one control token, or text in which no control
 // token is parsed.
 struct PromptPiece {
@@ -45,6 +40,11 @@ struct EncodeStats {
 // Immutable, so any number of threads may use one.
 class Tokenizer {
  public:
+  // Longer inputs and tokens are refused: the limits of a request are far below the first, those of
+  // real vocabularies below the second.
+  static constexpr size_t kMaxTextBytes = size_t{64} << 20;
+  static constexpr size_t kMaxTokenBytes = 4096;
+
   // Checks everything that Encode relies on. unimplemented: a model other than "gpt2", an unknown
   // pre-tokenizer, add_space_prefix. invalid_argument: lists of differing lengths, an empty,
   // too long, ill-formed or repeated token, a merge that is no "left right" of two tokens whose

@@ -152,7 +152,7 @@ TEST(TokenizerCreate, RefusesBrokenVocabularies) {
   data.tokens[7].clear();
   EXPECT_THAT(CreateError(data), HasSubstr("token 7: 0 bytes"));
   data = SmallVocab("gpt-2");
-  data.tokens[7] = std::string(kMaxTokenBytes + 1, 'a');
+  data.tokens[7] = std::string(Tokenizer::kMaxTokenBytes + 1, 'a');
   EXPECT_THAT(CreateError(data), HasSubstr("token 7: 4097 bytes"));
   data = SmallVocab("gpt-2");
   data.tokens[7] = "\xFF";
