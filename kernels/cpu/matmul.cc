@@ -110,7 +110,7 @@ HWY_INLINE void RunPanels(const PackedMatrix& w, const PackedRows& x, const floa
   const int64_t tiles = NumTiles(x.rows, kTileRows);
   for (int64_t tile = 0; tile < tiles; ++tile) {
     args.x = x.values + tile * w.k * kTileRows;
-    if constexpr (kPacking == Packing::kInt4) {
+    if constexpr (kPacking == Packing::kInt8 || kPacking == Packing::kInt4) {
       args.sums = x.group_sums + tile * (w.k / kGroup) * kTileRows;
     }
     to.out = out + tile * kTileRows * out_stride + panel * kPanelRows;

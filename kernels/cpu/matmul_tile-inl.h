@@ -16,7 +16,7 @@ namespace kvern::cpu::HWY_NAMESPACE {
 
 inline constexpr size_t kGroupColumns = static_cast<size_t>(kGroup);
 
-// A tile's operands. x: [k][kRows]; sums: [k / 32][kRows], kInt4 only.
+// A tile's operands. x: [k][kRows]; sums: [k / 32][kRows], quantised weights only.
 struct TileArgs {
   const char* panel = nullptr;
   size_t panel_bytes = 0;
@@ -58,33 +58,29 @@ HWY_INLINE Vec16 HighBf16(const Vec16u& words) {
   return v;
 }
 
-// Codes become floats by bit tricks, which spread over more of a core's pipes than conversions do: the
-// bits of a code under the exponent of 2^23 are 2^23 + code * 2^kShift; the subtraction of
-// 2^23 + kZero * 2^kShift leaves (code - kZero) * 2^kShift, exactly. PackTile has multiplied the
-// column of x by 2^-kShift. REQUIRES: kShift + kBits <= 23.
-template <int kShift, int kBits, int kZero>
+// The code of kBits bits at bit kShift of each word, times 2^kShift unless it is the topmost one
+// (whose mask would include the sign). Masking without shifting saves an instruction per code;
+// PackTile has multiplied the column of x by 2^-kShift instead, which is exact.
+template <int kShift, int kBits>
 HWY_INLINE Vec16 Code(const Vec16u& words) {
-  constexpr uint32_t kMask = ((1u << kBits) - 1) << kShift;
-  constexpr float kBase = 0x1p23f + static_cast<float>(kZero * (1 << kShift));
   Vec16 v;
   KVERN_EACH_REG {
-    const VU code = hn::And(words.r[e], hn::Set(DU(), kMask));
-    const VU biased = hn::Or(code, hn::Set(DU(), 0x4B000000u));
-    v.r[e] = hn::Sub(hn::BitCast(DF(), biased), hn::Set(DF(), kBase));
+    VU code;
+    if constexpr (kShift + kBits == 32) {
+      code = hn::ShiftRight<kShift>(words.r[e]);
+    } else {
+      code = hn::And(words.r[e], hn::Set(DU(), ((1u << kBits) - 1) << kShift));
+    }
+    v.r[e] = hn::ConvertTo(DF(), hn::BitCast(DI(), code));
   }
   return v;
-}
-
-template <int kBits>
-HWY_INLINE Vec16u ShiftRight16u(Vec16u words) {
-  KVERN_EACH_REG words.r[e] = hn::ShiftRight<kBits>(words.r[e]);
-  return words;
 }
 
 template <size_t kPanels>
 HWY_INLINE void LoadWords(const TileArgs& a, size_t offset, Vec16u (&words)[kPanels]) {
   KVERN_UNROLL for (size_t p = 0; p < kPanels; ++p) {
-    words[p] = Load16u(a.panel + p * a.panel_bytes + offset);
+    const char* line = a.panel + p * a.panel_bytes + offset;
+    words[p] = Load16u(line);
   }
 }
 
@@ -121,25 +117,16 @@ HWY_INLINE void ProductBf16(const TileArgs& a, Tile<kRows, kPanels>& acc) {
   }
 }
 
-// total += scales (of each panel's 16 outputs) * acc.
-template <size_t kRows, size_t kPanels>
-HWY_INLINE void AddScaled(const TileArgs& a, size_t scale_offset, const Tile<kRows, kPanels>& acc,
-                          Tile<kRows, kPanels>& total) {
-  KVERN_UNROLL for (size_t p = 0; p < kPanels; ++p) {
-    const char* scales = a.panel + p * a.panel_bytes + scale_offset;
-    const Vec16 scale = LoadF16x16(reinterpret_cast<const uint16_t*>(scales));
-    KVERN_UNROLL for (size_t r = 0; r < kRows; ++r) {
-      total.v[r][p] = Fma16(scale, acc.v[r][p], total.v[r][p]);
-    }
-  }
+HWY_INLINE Vec16 LoadScales(const TileArgs& a, size_t panel, size_t offset) {
+  return LoadF16x16(reinterpret_cast<const uint16_t*>(a.panel + panel * a.panel_bytes + offset));
 }
 
 // acc += x[0] times the codes at bit kShift of each word.
-template <int kShift, int kBits, int kZero, size_t kRows, size_t kPanels>
+template <int kShift, int kBits, size_t kRows, size_t kPanels>
 HWY_INLINE void CodeRank1(const float* x, const Vec16u (&words)[kPanels],
                           Tile<kRows, kPanels>& acc) {
   Vec16 w[kPanels];
-  KVERN_UNROLL for (size_t p = 0; p < kPanels; ++p) w[p] = Code<kShift, kBits, kZero>(words[p]);
+  KVERN_UNROLL for (size_t p = 0; p < kPanels; ++p) w[p] = Code<kShift, kBits>(words[p]);
   Rank1(x, w, acc);
 }
 
@@ -148,19 +135,27 @@ HWY_INLINE void ProductInt8(const TileArgs& a, Tile<kRows, kPanels>& total) {
   const size_t groups = a.k / kGroupColumns;
   Clear(total);
   for (size_t g = 0; g < groups; ++g) {
+    // The codes are q + 128: the sum starts at -128 times the sum of x.
     Tile<kRows, kPanels> acc;
-    Clear(acc);
+    KVERN_UNROLL for (size_t r = 0; r < kRows; ++r) {
+      const Vec16 start = Set16(-128 * a.sums[g * kRows + r]);
+      KVERN_UNROLL for (size_t p = 0; p < kPanels; ++p) acc.v[r][p] = start;
+    }
     for (size_t quad = 0; quad < kGroupColumns / 4; ++quad) {
       Vec16u words[kPanels];
       LoadWords(a, g * 512 + quad * 64, words);
       const float* x = a.x + (g * kGroupColumns + quad * 4) * kRows;
-      CodeRank1<0, 8, 128>(x, words, acc);
-      CodeRank1<8, 8, 128>(x + kRows, words, acc);
-      KVERN_UNROLL for (size_t p = 0; p < kPanels; ++p) words[p] = ShiftRight16u<16>(words[p]);
-      CodeRank1<0, 8, 128>(x + 2 * kRows, words, acc);
-      CodeRank1<8, 8, 128>(x + 3 * kRows, words, acc);
+      CodeRank1<0, 8>(x, words, acc);
+      CodeRank1<8, 8>(x + kRows, words, acc);
+      CodeRank1<16, 8>(x + 2 * kRows, words, acc);
+      CodeRank1<24, 8>(x + 3 * kRows, words, acc);
     }
-    AddScaled(a, groups * 512 + g * 32, acc, total);
+    KVERN_UNROLL for (size_t p = 0; p < kPanels; ++p) {
+      const Vec16 scale = LoadScales(a, p, groups * 512 + g * 32);
+      KVERN_UNROLL for (size_t r = 0; r < kRows; ++r) {
+        total.v[r][p] = Fma16(scale, acc.v[r][p], total.v[r][p]);
+      }
+    }
   }
 }
 
@@ -176,28 +171,30 @@ HWY_INLINE void ProductInt4(const TileArgs& a, Tile<kRows, kPanels>& total) {
       Vec16u words[kPanels];
       LoadWords(a, base + 64 + oct * 64, words);
       const float* x = a.x + (g * kGroupColumns + oct * 8) * kRows;
-      CodeRank1<0, 4, 0>(x, words, acc);
-      CodeRank1<4, 4, 0>(x + kRows, words, acc);
-      CodeRank1<8, 4, 0>(x + 2 * kRows, words, acc);
-      CodeRank1<12, 4, 0>(x + 3 * kRows, words, acc);
-      CodeRank1<16, 4, 0>(x + 4 * kRows, words, acc);
-      KVERN_UNROLL for (size_t p = 0; p < kPanels; ++p) words[p] = ShiftRight16u<20>(words[p]);
-      CodeRank1<0, 4, 0>(x + 5 * kRows, words, acc);
-      CodeRank1<4, 4, 0>(x + 6 * kRows, words, acc);
-      CodeRank1<8, 4, 0>(x + 7 * kRows, words, acc);
+      CodeRank1<0, 4>(x, words, acc);
+      CodeRank1<4, 4>(x + kRows, words, acc);
+      CodeRank1<8, 4>(x + 2 * kRows, words, acc);
+      CodeRank1<12, 4>(x + 3 * kRows, words, acc);
+      CodeRank1<16, 4>(x + 4 * kRows, words, acc);
+      CodeRank1<20, 4>(x + 5 * kRows, words, acc);
+      CodeRank1<24, 4>(x + 6 * kRows, words, acc);
+      CodeRank1<28, 4>(x + 7 * kRows, words, acc);
     }
-    AddScaled(a, base, acc, total);
-    KVERN_UNROLL for (size_t r = 0; r < kRows; ++r) {
-      KVERN_UNROLL for (size_t p = 0; p < kPanels; ++p) acc.v[r][p] = Set16(a.sums[g * kRows + r]);
+    KVERN_UNROLL for (size_t p = 0; p < kPanels; ++p) {
+      const Vec16 scale = LoadScales(a, p, base);
+      const Vec16 min = LoadScales(a, p, base + 32);
+      KVERN_UNROLL for (size_t r = 0; r < kRows; ++r) {
+        const Vec16 scaled = Fma16(scale, acc.v[r][p], total.v[r][p]);
+        total.v[r][p] = Fma16(min, Set16(a.sums[g * kRows + r]), scaled);
+      }
     }
-    AddScaled(a, base + 32, acc, total);
   }
 }
 
 // What PackTile multiplies column c of x by, see Code.
 HWY_INLINE float ColumnFactor(Packing packing, int64_t c) {
-  constexpr float kInt8[] = {1, 0x1p-8f, 1, 0x1p-8f};
-  constexpr float kInt4[] = {1, 0x1p-4f, 0x1p-8f, 0x1p-12f, 0x1p-16f, 1, 0x1p-4f, 0x1p-8f};
+  constexpr float kInt8[] = {1, 0x1p-8f, 0x1p-16f, 1};
+  constexpr float kInt4[] = {1, 0x1p-4f, 0x1p-8f, 0x1p-12f, 0x1p-16f, 0x1p-20f, 0x1p-24f, 1};
   if (packing == Packing::kInt8) return kInt8[c % 4];
   return packing == Packing::kInt4 ? kInt4[c % 8] : 1;
 }

@@ -99,7 +99,7 @@ std::vector<float> Multiply(cpu::Isa isa, const TestMatrix& w, const std::vector
   std::vector<float> sums(static_cast<size_t>(tiles * packed.tile_rows * (k / 32)));
   for (int64_t tile = 0; tile < tiles; ++tile) {
     kernels.pack_tile(w.packed.packing, x.data(), k, m, k, packed.tile_rows, tile, values.data());
-    if (w.packed.packing == Packing::kInt4) {
+    if (w.packed.packing == Packing::kInt8 || w.packed.packing == Packing::kInt4) {
       kernels.sum_groups(x.data(), k, m, k, packed.tile_rows, tile, sums.data());
     }
   }

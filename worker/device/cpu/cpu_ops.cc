@@ -108,12 +108,13 @@ cpu::PackedRows CpuOps::PackRows(Tensor x, const cpu::PackedMatrix& weight) {
   float* values = nullptr;
   float* sums = nullptr;
   if (!in_place) values = Scratch(packed_values_, static_cast<size_t>(padded_rows * k));
-  if (weight.packing == cpu::Packing::kInt4) {
+  if (weight.packing == cpu::Packing::kInt8 || weight.packing == cpu::Packing::kInt4) {
     sums = Scratch(packed_sums_, static_cast<size_t>(padded_rows * (k / cpu::kGroup)));
   }
   ForRows(tiles, k * packed.tile_rows, [&](int64_t tile) {
     if (values != nullptr) {
-      matmul_.pack_tile(weight.packing, x.f32(), x.stride, x.rows, k, packed.tile_rows, tile, values);
+      matmul_.pack_tile(weight.packing, x.f32(), x.stride, x.rows, k, packed.tile_rows, tile,
+                        values);
     }
     if (sums != nullptr) {
       matmul_.sum_groups(x.f32(), x.stride, x.rows, k, packed.tile_rows, tile, sums);
