@@ -33,6 +33,11 @@ if(KVERN_SANITIZE)
     $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
 endif()
 
+# What a sanitizer build needs: all programs and tests, the tests with the label `threads`, the fuzzers.
+add_custom_target(all_tests)
+add_custom_target(thread_tests)
+add_custom_target(fuzz_targets)
+
 # kvern_library(NAME SRCS ... [DEPS ...]): one folder's library. A folder without sources is an
 # interface library.
 function(kvern_library name)
@@ -51,6 +56,7 @@ function(kvern_program name)
   cmake_parse_arguments(arg "" "" "SRCS;DEPS" ${ARGN})
   add_executable(${name} ${arg_SRCS})
   target_link_libraries(${name} PRIVATE kvern_flags ${arg_DEPS})
+  add_dependencies(all_tests ${name})
 endfunction()
 
 # kvern_test(NAME SRCS ... [DEPS ...] [LABELS fast|long|golden ...] [TIMEOUT seconds]): a GoogleTest
@@ -65,6 +71,10 @@ function(kvern_test name)
   endif()
   add_executable(${name} ${arg_SRCS})
   target_link_libraries(${name} PRIVATE kvern_flags ${arg_DEPS} GTest::gmock GTest::gtest_main)
+  add_dependencies(all_tests ${name})
+  if("threads" IN_LIST arg_LABELS)
+    add_dependencies(thread_tests ${name})
+  endif()
   add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
   set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS}" TIMEOUT ${arg_TIMEOUT}
     ENVIRONMENT "KVERN_BIN_DIR=${CMAKE_RUNTIME_OUTPUT_DIRECTORY}")
@@ -85,9 +95,11 @@ function(kvern_fuzz name)
     add_executable(fuzz_${name} ${arg_SRCS})
     target_link_libraries(fuzz_${name} PRIVATE kvern_flags ${arg_DEPS})
     target_link_options(fuzz_${name} PRIVATE -fsanitize=fuzzer)
+    add_dependencies(fuzz_targets fuzz_${name})
   endif()
   add_executable(fuzz_corpus_${name} ${arg_SRCS} "${PROJECT_SOURCE_DIR}/tests/fuzz/corpus_main.cc")
   target_link_libraries(fuzz_corpus_${name} PRIVATE kvern_flags ${arg_DEPS})
+  add_dependencies(all_tests fuzz_corpus_${name})
   add_test(NAME fuzz_corpus_${name}
     COMMAND fuzz_corpus_${name} "${PROJECT_SOURCE_DIR}/tests/fuzz/corpus/${name}")
   set_tests_properties(fuzz_corpus_${name} PROPERTIES LABELS fast TIMEOUT 120)
