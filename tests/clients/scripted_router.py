@@ -113,7 +113,10 @@ class ScriptedRouter:
         self._socket.send_multipart([peer, bytes(builder.Output())])
 
     def _answer(self, peer, request_id, request):
-        prompt = (request.Prompt() or b"").decode()
+        prompt = request.Prompt()
+        if prompt is None and request.MessagesLength() > 0:
+            prompt = request.Messages(request.MessagesLength() - 1).Content()
+        prompt = (prompt or b"").decode()
         if prompt == "refuse":
             return self._send(peer, lambda b: self.error(
                 b, request_id, 3, "needs 99 blocks", needed_blocks=99, available_blocks=64,

@@ -1,0 +1,120 @@
+"""kvern-chat against a scripted router."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import unittest
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent.parent / "tools" / "clients" / "python"))
+sys.path.insert(0, str(HERE.parent / "e2e"))
+sys.path.insert(0, str(HERE))
+
+from processes import Family, Program, wait_for  # noqa: E402
+from scripted_router import ScriptedRouter  # noqa: E402
+
+CHAT = pathlib.Path(os.environ["KVERN_BIN_DIR"]) / "kvern-chat"
+
+
+class ChatTest(unittest.TestCase):
+    def setUp(self):
+        self.router = ScriptedRouter()
+        self.addCleanup(lambda: self.router.close())
+
+    def chat(self, *arguments, **options):
+        return subprocess.run([CHAT, "--endpoint", self.router.endpoint, *arguments],
+                              capture_output=True, text=True, timeout=60, **options)
+
+    def start(self, *arguments, **options):
+        program = Program(Family(), [CHAT, "--endpoint", self.router.endpoint, *arguments],
+                          **options)
+        self.addCleanup(program.close)
+        return program
+
+    def contents(self, request_id):
+        wire = self.router.requests[request_id]
+        return [(wire.Messages(i).Role().decode(), wire.Messages(i).Content().decode())
+                for i in range(wire.MessagesLength())]
+
+    def test_one_question(self):
+        done = self.chat("--prompt", "one two three", "--system", "Be brief.", "--max-tokens", "9",
+                         "--temperature", "0.5", "--seed", "18446744073709551615")
+        self.assertEqual((done.returncode, done.stdout), (0, "one two three \n"))
+        self.assertRegex(done.stderr.splitlines()[-1],
+                         r"^6 tokens, first after \d+ ms, .* tokens/s, queued 0 ms$")
+        (request_id, wire), = self.router.requests.items()
+        self.assertEqual(self.contents(request_id),
+                         [("system", "Be brief."), ("user", "one two three")])
+        self.assertEqual((wire.MaxTokens(), wire.Seed()), (9, 2**64 - 1))
+        self.assertEqual(wire.Sampling().Temperature(), 0.5)
+
+    def test_json(self):
+        done = self.chat("--prompt", "one two", "--json")
+        answer = json.loads(done.stdout)
+        self.assertEqual((answer["text"], answer["token_ids"]), ("one two ", [0, 1, 10, 11]))
+        self.assertEqual((answer["finish_reason"], answer["stop_reason"]), ("stop", "END"))
+        self.assertEqual(answer["seed"], 2**63 + 5)
+        self.assertEqual(answer["usage"]["ttft_ms"], 1.5)
+
+    def test_refusal(self):
+        done = self.chat("--prompt", "refuse")
+        self.assertEqual((done.returncode, done.stdout), (1, ""))
+        self.assertIn("kvern-chat: never_fits: needs 99 blocks (needed_blocks 99, "
+                      "available_blocks 64, largest_total_tokens 1024)", done.stderr)
+        error = json.loads(self.chat("--prompt", "refuse", "--json").stdout)["error"]
+        self.assertEqual((error["code"], error["details"]["needed_blocks"]), ("never_fits", 99))
+
+    def test_conversation_keeps_its_history(self):
+        done = self.chat(input="one\n\nrefuse\ntwo")
+        self.assertEqual((done.returncode, done.stdout), (0, "one \ntwo \n"))
+        last = [entry[1] for entry in self.router.log if entry[0] == "generate"][-1]
+        self.assertEqual(self.contents(last), [("user", "one"), ("assistant", "one "),
+                                               ("user", "two")])
+
+    def test_interrupt_cancels_then_leaves(self):
+        chat = self.start(stdin=subprocess.PIPE)
+        chat.process.stdin.write(b"hang on\n")
+        chat.process.stdin.flush()
+        wait_for(lambda: "on" in chat.stdout, "the answer begins")
+        chat.signal(signal.SIGINT)
+        wait_for(lambda: self.router.count("cancel") == 1, "the cancellation")
+        chat.process.stdin.write(b"again\n")
+        chat.process.stdin.flush()
+        wait_for(lambda: "again" in chat.stdout, "the next answer")
+        wait_for(lambda: "queued" in chat.stderr, "the next answer's end")
+        chat.signal(signal.SIGINT)
+        self.assertEqual(chat.wait(), 0)
+        self.assertIn("cancelled", chat.stderr)
+
+    def test_interrupt_ends_a_single_answer(self):
+        chat = self.start("--prompt", "hang on")
+        wait_for(lambda: "on" in chat.stdout, "the answer begins")
+        chat.signal(signal.SIGINT)
+        self.assertEqual(chat.wait(), 1)
+        wait_for(lambda: self.router.count("cancel") == 1, "the cancellation")
+
+    def test_lost_router(self):
+        chat = self.start("--prompt", "hang on")
+        wait_for(lambda: "on" in chat.stdout, "the answer begins")
+        self.router.close()
+        self.assertEqual(chat.wait(), 1)
+        self.assertIn("kvern-chat: unavailable: the connection to the router was lost",
+                      chat.stderr)
+        self.router = ScriptedRouter()
+
+    def test_usage(self):
+        for arguments, text in ((["--temperature", "-1"], "--temperature: '-1' is not a number"),
+                                (["--seed", "-1"], "--seed: '-1' is not a whole number"),
+                                (["--max-tokens", "0"], "--max-tokens: '0'"),
+                                (["--top-k", "3"], "--top-k: unknown option")):
+            with self.subTest(arguments):
+                done = self.chat(*arguments)
+                self.assertEqual(done.returncode, 2)
+                self.assertIn("kvern-chat: " + text, done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,257 @@
+// The C++ client against a router of a few lines, on real sockets.
+#include <atomic>
+#include <functional>
+#include <map>
+#include <string>
+#include <thread>
+
+#include "cluster/base/check.h"
+#include "cluster/net/poller.h"
+#include "cluster/net/socket.h"
+#include "gtest/gtest.h"
+#include "schemas/codec.h"
+#include "tools/clients/cpp/client.h"
+
+namespace kvern {
+namespace {
+
+// Answers every message by `answer`, on its own thread.
+class SmallRouter {
+ public:
+  using Reply = std::function<void(const RouterToClient&)>;
+  using Answer = std::function<void(const ClientMessage&, const Reply&)>;
+
+  explicit SmallRouter(Answer answer, const std::string& endpoint = "tcp://127.0.0.1:0")
+      : answer_(std::move(answer)),
+        context_(*NetContext::Create()),
+        socket_(Bind(*context_, endpoint)),
+        stop_(*WakeUp::Create()),
+        thread_([this] { Run(); }) {}
+  ~SmallRouter() {
+    stopping_ = true;
+    stop_.Notify();
+    thread_.join();
+  }
+
+  const std::string& endpoint() const { return socket_.endpoint(); }
+
+ private:
+  static RouterSocket Bind(NetContext& context, const std::string& endpoint) {
+    SocketOptions options;
+    options.max_message_bytes = 1 << 20;
+    while (true) {  // The port of the router before may not be free yet.
+      absl::StatusOr<RouterSocket> socket = RouterSocket::Bind(context, endpoint, options);
+      if (socket.ok()) return std::move(*socket);
+      std::this_thread::yield();
+    }
+  }
+
+  void Run() {
+    Poller poller;
+    poller.Add(socket_);
+    poller.AddFd(stop_.fd());
+    while (!stopping_) {
+      KVERN_CHECK(poller.Wait(kTimeMax).ok());
+      std::string peer;
+      Frame frame;
+      while (*socket_.Receive(&peer, &frame) == ReceiveResult::kMessage) {
+        Decoded<ClientMessage> decoded = DecodeClientMessage(frame.bytes());
+        KVERN_CHECK(decoded.ok()) << decoded.error;
+        answer_(decoded.message, [&](const RouterToClient& reply) {
+          std::string body = EncodeRouterToClient(reply, 5);
+          KVERN_CHECK(socket_.Send(peer, body).ok());
+        });
+      }
+    }
+  }
+
+  Answer answer_;
+  std::unique_ptr<NetContext> context_;
+  RouterSocket socket_;
+  WakeUp stop_;
+  std::atomic<bool> stopping_{false};
+  std::thread thread_;
+};
+
+Deltas DeltaOf(const RequestId& id, uint32_t choice, uint32_t position, bool last) {
+  Delta delta;
+  delta.request_id = id;
+  delta.choice = choice;
+  delta.position = position;
+  delta.token_ids = {position};
+  delta.text = std::to_string(position);
+  if (last) {
+    delta.finish_reason = FinishReason::kLength;
+    delta.usage.emplace().completion_tokens = position + 1;
+  }
+  return {{delta}};
+}
+
+// max_tokens tokens for each request; "hang" gets one and no end.
+void Serve(const ClientMessage& message, const SmallRouter::Reply& reply) {
+  if (std::holds_alternative<Hello>(message)) {
+    Welcome welcome;
+    welcome.router_incarnation = 5;
+    welcome.model = "small";
+    welcome.keep_alive_ms = 20;
+    reply(welcome);
+  } else if (std::holds_alternative<KeepAlive>(message)) {
+    reply(KeepAliveReply{});
+  } else if (std::holds_alternative<CapacityQuery>(message)) {
+    reply(CapacityReply{16, {{"group-0", "small", 9, 3, 1, {}}}});
+  } else if (const GenerateRequest* request = std::get_if<GenerateRequest>(&message)) {
+    reply(Accepted{request->request_id, 77, 2});
+    bool hang = request->prompt == "hang";
+    uint32_t tokens = hang ? 1 : *request->max_tokens;
+    for (uint32_t i = 0; i < tokens; ++i) {
+      reply(DeltaOf(request->request_id, 0, i, !hang && i + 1 == tokens));
+    }
+  }
+}
+
+std::unique_ptr<Client> ConnectTo(const std::string& endpoint, Duration timeout = 20 * kSecond) {
+  ClientOptions options;
+  options.endpoint = endpoint;
+  options.timeout = timeout;
+  absl::StatusOr<std::unique_ptr<Client>> client = Client::Connect(options);
+  KVERN_CHECK(client.ok()) << client.status().ToString();
+  return std::move(*client);
+}
+
+GenerateRequest Ask(const std::string& prompt, uint32_t max_tokens = 3) {
+  GenerateRequest request;
+  request.prompt = prompt;
+  request.max_tokens = max_tokens;
+  return request;
+}
+
+TEST(CppClient, WholeAnswer) {
+  SmallRouter router(Serve);
+  std::unique_ptr<Client> client = ConnectTo(router.endpoint());
+  EXPECT_EQ(client->welcome().model, "small");
+  Answer answer = client->Complete(Ask("x"));
+  ASSERT_FALSE(answer.error.has_value());
+  EXPECT_EQ(answer.seed, 77u);
+  EXPECT_EQ(answer.choices[0].text, "012");
+  EXPECT_EQ(answer.choices[0].finish_reason, FinishReason::kLength);
+  EXPECT_EQ(answer.usage.completion_tokens, 3u);
+  absl::StatusOr<CapacityReply> capacity = client->Capacity();
+  ASSERT_TRUE(capacity.ok());
+  EXPECT_EQ(capacity->groups[0].total_blocks, 9u);
+}
+
+TEST(CppClient, ManyThreadsManyRequests) {
+  SmallRouter router(Serve);
+  std::unique_ptr<Client> client = ConnectTo(router.endpoint());
+  std::vector<std::thread> threads;
+  std::atomic<int> good{0};
+  for (uint32_t i = 1; i <= 8; ++i) {
+    threads.emplace_back([&, i] {
+      for (uint32_t j = 1; j <= 50; ++j) {
+        good += client->Complete(Ask("x", i * j)).choices[0].token_ids.size() == i * j;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(good, 400);
+}
+
+TEST(CppClient, DroppedStreamCancels) {
+  std::atomic<int> cancelled{0};
+  WakeUp heard = *WakeUp::Create();
+  SmallRouter router([&](const ClientMessage& message, const SmallRouter::Reply& reply) {
+    if (std::holds_alternative<CancelRequest>(message)) {
+      ++cancelled;
+      heard.Notify();
+    }
+    Serve(message, reply);
+  });
+  std::unique_ptr<Client> client = ConnectTo(router.endpoint());
+  client->Generate(Ask("hang"))->Next();
+  Poller poller;
+  poller.AddFd(heard.fd());
+  ASSERT_TRUE(poller.Wait(20 * kSecond).ok());
+  EXPECT_EQ(cancelled, 1);
+}
+
+// Ends a stream by `end` after its first tokens and returns its last event.
+RequestError LastWords(Client& client, const std::function<void(const RequestId&)>& end) {
+  std::unique_ptr<RequestStream> stream = client.Generate(Ask("hang"));
+  bool begun = false;
+  while (std::optional<RequestEvent> event = stream->Next()) {
+    if (const RequestError* error = std::get_if<RequestError>(&*event)) return *error;
+    if (std::holds_alternative<Delta>(*event) && !begun) end(stream->request_id());
+    begun = begun || std::holds_alternative<Delta>(*event);
+  }
+  return {};
+}
+
+TEST(CppClient, CancelEndsTheStream) {
+  SmallRouter router(Serve);
+  std::unique_ptr<Client> client = ConnectTo(router.endpoint());
+  RequestError error =
+      LastWords(*client, [&](const RequestId& request_id) { client->Cancel(request_id); });
+  EXPECT_EQ(error.code, ErrorCode::kCancelled);
+  EXPECT_EQ(client->Complete(Ask("x")).choices[0].text, "012");
+}
+
+TEST(CppClient, RouterDiesAndReturns) {
+  auto router = std::make_unique<SmallRouter>(Serve);
+  std::string endpoint = router->endpoint();
+  std::unique_ptr<Client> client = ConnectTo(endpoint);
+  RequestError error = LastWords(*client, [&](const RequestId&) { router.reset(); });
+  EXPECT_EQ(error.code, ErrorCode::kUnavailable);
+  std::unique_ptr<RequestStream> waiting = client->Generate(Ask("x"));
+  router = std::make_unique<SmallRouter>(Serve, endpoint);
+  size_t deltas = 0;
+  while (std::optional<RequestEvent> event = waiting->Next()) {
+    ASSERT_FALSE(std::holds_alternative<RequestError>(*event));
+    deltas += std::holds_alternative<Delta>(*event);
+  }
+  EXPECT_EQ(deltas, 3u);
+}
+
+TEST(CppClient, SilenceIsUnavailable) {
+  std::atomic<bool> silent{false};
+  SmallRouter router([&](const ClientMessage& message, const SmallRouter::Reply& reply) {
+    if (!silent) Serve(message, reply);
+  });
+  std::unique_ptr<Client> client = ConnectTo(router.endpoint(), 300 * kMillisecond);
+  RequestError error = LastWords(*client, [&](const RequestId&) { silent = true; });
+  EXPECT_EQ(error.code, ErrorCode::kUnavailable);
+  EXPECT_NE(error.message.find("silent for 300 ms"), std::string::npos) << error.message;
+}
+
+TEST(CppClient, NobodyThere) {
+  ClientOptions options;
+  options.endpoint = "tcp://127.0.0.1:1";
+  options.timeout = 100 * kMillisecond;
+  EXPECT_EQ(Client::Connect(options).status().code(), absl::StatusCode::kUnavailable);
+  options.endpoint = "nowhere";
+  EXPECT_EQ(Client::Connect(options).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(CppClient, ClosingTheClientEndsItsStreams) {
+  SmallRouter router(Serve);
+  std::unique_ptr<Client> client = ConnectTo(router.endpoint());
+  std::unique_ptr<RequestStream> stream = client->Generate(Ask("hang"));
+  client.reset();
+  std::optional<RequestEvent> last;
+  while (std::optional<RequestEvent> event = stream->Next()) last = event;
+  ASSERT_TRUE(last.has_value());
+  EXPECT_EQ(std::get<RequestError>(*last).code, ErrorCode::kCancelled);
+}
+
+TEST(CppClient, SameOpenRequestIdTwice) {
+  SmallRouter router(Serve);
+  std::unique_ptr<Client> client = ConnectTo(router.endpoint());
+  GenerateRequest request = Ask("hang");
+  request.request_id = {1, 2};
+  std::unique_ptr<RequestStream> first = client->Generate(request);
+  Answer second = client->Complete(request);
+  ASSERT_TRUE(second.error.has_value());
+  EXPECT_EQ(second.error->code, ErrorCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace kvern

@@ -1,0 +1,377 @@
+#include "tools/clients/cpp/connection.h"
+
+#include <signal.h>
+#include <sys/random.h>
+#include <zmq.h>
+
+#include <algorithm>
+
+#include "cluster/base/check.h"
+#include "cluster/base/clock.h"
+
+namespace kvern {
+namespace {
+
+// Between two connections: a router that takes and drops them at once is not asked without pause.
+constexpr Duration kReopenPause = 50 * kMillisecond;
+// Messages handled before commands and time get their turn.
+constexpr int kMaxBatch = 1024;
+
+uint64_t DrawNonZero() {
+  uint64_t drawn = 0;
+  while (drawn == 0) KVERN_CHECK(getrandom(&drawn, sizeof(drawn), 0) == sizeof(drawn));
+  return drawn;
+}
+
+// Signals are the program's affair: none is delivered to the thread of a library.
+template <typename Function>
+std::thread StartWithoutSignals(Function function) {
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  std::thread thread(std::move(function));
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return thread;
+}
+
+RequestError ErrorOf(const RequestId& request_id, ErrorCode code, const std::string& message) {
+  RequestError error;
+  error.request_id = request_id;
+  error.code = code;
+  error.message = message;
+  return error;
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<ClientConnection>> ClientConnection::Start(
+    const ClientOptions& options) {
+  if (options.timeout <= 0)
+    return InvalidArgument("timeout: ", options.timeout, " ns, must be > 0");
+  KVERN_ASSIGN_OR_RETURN(std::unique_ptr<NetContext> context, NetContext::Create());
+  KVERN_ASSIGN_OR_RETURN(WakeUp wake_up, WakeUp::Create());
+  std::shared_ptr<ClientConnection> connection(
+      new ClientConnection(options, std::move(context), std::move(wake_up)));
+  // Here, so that a wrong endpoint is this call's error.
+  KVERN_ASSIGN_OR_RETURN(connection->link_,
+                         ClientLink::Open(*connection->context_, options.endpoint));
+  connection->Transmit(Hello{connection->incarnation_, options.tenant, options.name});
+  connection->last_heard_ = MonotonicNow();
+  connection->thread_ = StartWithoutSignals([raw = connection.get()] { raw->Run(); });
+  return connection;
+}
+
+ClientConnection::ClientConnection(ClientOptions options, std::unique_ptr<NetContext> context,
+                                   WakeUp wake_up)
+    : options_(std::move(options)),
+      incarnation_(DrawNonZero()),
+      context_(std::move(context)),
+      wake_up_(std::move(wake_up)) {}
+
+ClientConnection::~ClientConnection() {
+  Stop();
+  link_.reset();  // Before its context.
+}
+
+void ClientConnection::Stop() {
+  Post([this](bool) { stopping_ = true; });
+  if (thread_.joinable()) thread_.join();
+}
+
+void ClientConnection::Post(std::function<void(bool)> command) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!ended_) {
+      commands_.push_back(std::move(command));
+      wake_up_.Notify();
+      return;
+    }
+  }
+  command(false);
+}
+
+void ClientConnection::AwaitWelcome(WelcomeSink sink) {
+  Post([this, sink = std::move(sink)](bool running) {
+    if (!running) return sink(Unavailable("the client is closed"));
+    if (welcome_.has_value()) return sink(*welcome_);
+    BeginWait();
+    welcome_sinks_.push_back(sink);
+  });
+}
+
+void ClientConnection::Submit(GenerateRequest request, EventSink sink) {
+  Post([this, request = std::move(request), sink = std::move(sink)](bool running) mutable {
+    if (running) return SubmitHere(std::move(request), std::move(sink));
+    sink(ErrorOf(request.request_id, ErrorCode::kCancelled, "the client is closed"));
+  });
+}
+
+void ClientConnection::Cancel(const RequestId& request_id) {
+  Post([this, request_id](bool running) {
+    if (running) CancelHere(request_id);
+  });
+}
+
+void ClientConnection::QueryCapacity(CapacitySink sink) {
+  Post([this, sink = std::move(sink)](bool running) {
+    if (!running) return sink(Unavailable("the client is closed"));
+    BeginWait();
+    queries_.push_back(sink);
+    if (!welcome_.has_value()) return;
+    ++queries_sent_;
+    Transmit(CapacityQuery{});
+  });
+}
+
+void ClientConnection::Run() {
+  while (!stopping_) {
+    Wait();
+    Time now = MonotonicNow();
+    if (link_ != nullptr) {
+      // Answers first: what came before the connection broke still counts.
+      ReceiveAll();
+      if (link_->Broken() || link_failed_) {
+        ReceiveAll();
+        Lose("the connection to the router was lost");
+        link_.reset();
+        link_failed_ = false;
+        reopen_at_ = now + kReopenPause;
+      }
+    } else if (now >= reopen_at_) {
+      Reopen();
+    }
+    RunCommands();
+    KeepTime();
+  }
+  for (const auto& [request_id, open] : open_) Transmit(CancelRequest{request_id});
+  FailAll(ErrorCode::kCancelled, "the client was closed");
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    ended_ = true;
+  }
+  RunCommands();
+}
+
+void ClientConnection::RunCommands() {
+  std::vector<std::function<void(bool)>> commands;
+  bool running;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    commands.swap(commands_);
+    running = !ended_;
+  }
+  for (auto& command : commands) command(running);
+}
+
+void ClientConnection::Wait() {
+  zmq_pollitem_t items[3] = {{nullptr, wake_up_.fd(), ZMQ_POLLIN, 0}, {}, {}};
+  int count = 1;
+  if (link_ != nullptr) {
+    short events = link_->wants_to_send() ? ZMQ_POLLIN | ZMQ_POLLOUT : ZMQ_POLLIN;
+    items[1] = {link_->socket(), 0, events, 0};
+    items[2] = {link_->watch(), 0, ZMQ_POLLIN, 0};
+    count = 3;
+  }
+  Time deadline = NextDeadline();
+  long timeout_ms = -1;
+  if (deadline != kTimeMax) {
+    Duration left = std::max<Duration>(0, deadline - MonotonicNow());
+    timeout_ms = static_cast<long>(left / kMillisecond) + 1;
+  }
+  zmq_poll(items, count, timeout_ms);
+  wake_up_.Clear();
+  if (link_ != nullptr && !link_->Flush().ok()) link_failed_ = true;
+}
+
+void ClientConnection::Reopen() {
+  absl::StatusOr<std::unique_ptr<ClientLink>> link = ClientLink::Open(*context_, options_.endpoint);
+  reopen_at_ = MonotonicNow() + kReopenPause;
+  if (!link.ok()) return;  // Out of descriptors, say: the silence will end what waits.
+  link_ = std::move(*link);
+  Transmit(Hello{incarnation_, options_.tenant, options_.name});
+}
+
+void ClientConnection::ReceiveAll() {
+  for (int i = 0; i < kMaxBatch; ++i) {
+    Frame frame;
+    absl::StatusOr<bool> received = link_->Receive(&frame);
+    if (!received.ok() || !*received) return;
+    OnMessage(frame);
+  }
+}
+
+void ClientConnection::OnMessage(const Frame& frame) {
+  last_heard_ = MonotonicNow();
+  Decoded<RouterToClient> decoded = DecodeRouterToClient(frame.bytes());
+  if (!decoded.ok()) {
+    if (decoded.failure == DecodeFailure::kUnknownKind) return;  // A newer router's.
+    return FailAll(ErrorCode::kInternal,
+                   absl::StrCat(options_.endpoint, " sent what cannot be read: ", decoded.error));
+  }
+  std::visit([&](auto& body) { On(body); }, decoded.message);
+}
+
+void ClientConnection::On(const Welcome& welcome) {
+  welcome_ = welcome;
+  std::vector<WelcomeSink> sinks = std::move(welcome_sinks_);
+  welcome_sinks_.clear();
+  for (const WelcomeSink& sink : sinks) sink(welcome);
+  std::vector<Waiting> waiting = std::move(waiting_);
+  waiting_.clear();
+  for (Waiting& request : waiting) TransmitBytes(std::move(request.bytes));
+  for (; queries_sent_ < queries_.size(); ++queries_sent_) Transmit(CapacityQuery{});
+}
+
+void ClientConnection::On(const Accepted& accepted) {
+  auto found = open_.find(accepted.request_id);
+  if (found == open_.end()) return;  // Cancelled here in the meantime.
+  found->second.accepted = true;
+  found->second.sink(accepted);
+}
+
+void ClientConnection::On(Deltas& deltas) {
+  for (Delta& delta : deltas.deltas) {
+    auto found = open_.find(delta.request_id);
+    if (found == open_.end()) continue;
+    if (!delta.usage.has_value()) {
+      found->second.sink(std::move(delta));
+      continue;
+    }
+    EventSink sink = std::move(found->second.sink);
+    open_.erase(found);
+    sink(std::move(delta));
+  }
+}
+
+void ClientConnection::On(const RequestError& error) {
+  if (!error.request_id.IsZero()) {
+    auto found = open_.find(error.request_id);
+    if (found == open_.end()) return;
+    EventSink sink = std::move(found->second.sink);
+    open_.erase(found);
+    return sink(error);
+  }
+  // The router could not read a message and cannot say which: all that it has not accepted.
+  if (!welcome_.has_value()) return FailAll(error.code, error.message);
+  std::vector<RequestId> unanswered;
+  for (const auto& [request_id, open] : open_) {
+    if (!open.accepted) unanswered.push_back(request_id);
+  }
+  for (const RequestId& request_id : unanswered) EndRequest(request_id, error.code, error.message);
+}
+
+void ClientConnection::On(CapacityReply& reply) {
+  if (queries_sent_ == 0) return;
+  CapacitySink sink = std::move(queries_.front());
+  queries_.pop_front();
+  --queries_sent_;
+  sink(std::move(reply));
+}
+
+void ClientConnection::Lose(const std::string& why) {
+  welcome_.reset();
+  last_heard_ = MonotonicNow();  // The silence counts from now.
+  std::vector<RequestId> lost;
+  for (const auto& [request_id, open] : open_) {
+    bool unsent = std::any_of(waiting_.begin(), waiting_.end(),
+                              [&](const Waiting& entry) { return entry.request_id == request_id; });
+    if (!unsent) lost.push_back(request_id);
+  }
+  for (const RequestId& request_id : lost) EndRequest(request_id, ErrorCode::kUnavailable, why);
+  for (; queries_sent_ > 0; --queries_sent_) {
+    CapacitySink sink = std::move(queries_.front());
+    queries_.pop_front();
+    sink(Unavailable(why));
+  }
+}
+
+void ClientConnection::KeepTime() {
+  if (!AnythingOpen()) return;
+  Time now = MonotonicNow();
+  if (now - last_heard_ >= options_.timeout) {
+    last_heard_ = now;
+    for (const auto& [request_id, open] : open_) Transmit(CancelRequest{request_id});
+    FailAll(ErrorCode::kUnavailable, absl::StrCat("the router at ", options_.endpoint, " is ",
+                                                  welcome_.has_value() ? "silent" : "not reachable",
+                                                  " for ", options_.timeout / kMillisecond, " ms"));
+  } else if (welcome_.has_value() &&
+             now - last_spoken_ >= Duration{welcome_->keep_alive_ms} * kMillisecond) {
+    Transmit(KeepAlive{});
+  }
+}
+
+void ClientConnection::Transmit(const ClientMessage& message) {
+  TransmitBytes(EncodeClientMessage(message, incarnation_));
+}
+
+void ClientConnection::TransmitBytes(std::string bytes) {
+  last_spoken_ = MonotonicNow();
+  if (link_ != nullptr && !link_->Send(std::move(bytes)).ok()) link_failed_ = true;
+}
+
+void ClientConnection::SubmitHere(GenerateRequest request, EventSink sink) {
+  RequestId request_id = request.request_id;
+  if (open_.contains(request_id)) {
+    return sink(ErrorOf(request_id, ErrorCode::kInvalidArgument,
+                        absl::StrCat("request_id: ", request_id.ToString(), " is already open")));
+  }
+  BeginWait();
+  open_.emplace(request_id, Open{std::move(sink), false});
+  std::string bytes = EncodeClientMessage(std::move(request), incarnation_);
+  if (welcome_.has_value()) {
+    TransmitBytes(std::move(bytes));
+  } else {
+    waiting_.push_back({request_id, std::move(bytes)});
+  }
+}
+
+void ClientConnection::CancelHere(const RequestId& request_id) {
+  if (!open_.contains(request_id)) return;
+  size_t unsent =
+      std::erase_if(waiting_, [&](const Waiting& entry) { return entry.request_id == request_id; });
+  if (unsent == 0) Transmit(CancelRequest{request_id});
+  EndRequest(request_id, ErrorCode::kCancelled, "cancelled by the client");
+}
+
+void ClientConnection::EndRequest(const RequestId& request_id, ErrorCode code,
+                                  const std::string& message) {
+  auto found = open_.find(request_id);
+  if (found == open_.end()) return;
+  EventSink sink = std::move(found->second.sink);
+  open_.erase(found);
+  sink(ErrorOf(request_id, code, message));
+}
+
+void ClientConnection::FailAll(ErrorCode code, const std::string& message) {
+  waiting_.clear();
+  std::map<RequestId, Open> open = std::move(open_);
+  open_.clear();
+  std::deque<CapacitySink> queries = std::move(queries_);
+  queries_.clear();
+  queries_sent_ = 0;
+  std::vector<WelcomeSink> welcome_sinks = std::move(welcome_sinks_);
+  welcome_sinks_.clear();
+  for (auto& [request_id, request] : open) request.sink(ErrorOf(request_id, code, message));
+  for (CapacitySink& sink : queries) sink(Unavailable(message));
+  for (WelcomeSink& sink : welcome_sinks) sink(Unavailable(message));
+}
+
+bool ClientConnection::AnythingOpen() const {
+  return !open_.empty() || !queries_.empty() || !welcome_sinks_.empty();
+}
+
+void ClientConnection::BeginWait() {
+  if (!AnythingOpen()) last_heard_ = MonotonicNow();
+}
+
+Time ClientConnection::NextDeadline() const {
+  Time next = link_ == nullptr ? reopen_at_ : kTimeMax;
+  if (!AnythingOpen()) return next;
+  next = std::min(next, last_heard_ + options_.timeout);
+  if (welcome_.has_value()) {
+    next = std::min(next, last_spoken_ + Duration{welcome_->keep_alive_ms} * kMillisecond);
+  }
+  return next;
+}
+
+}  // namespace kvern

@@ -1,0 +1,106 @@
+// The client's thread: the link, the open requests and their times. Internal to the library.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "cluster/base/status.h"
+#include "cluster/base/time.h"
+#include "cluster/net/poller.h"
+#include "cluster/net/socket.h"
+#include "schemas/client_messages.h"
+#include "schemas/codec.h"
+#include "tools/clients/cpp/client.h"
+#include "tools/clients/cpp/link.h"
+
+namespace kvern {
+
+class ClientConnection {
+ public:
+  using WelcomeSink = std::function<void(absl::StatusOr<Welcome>)>;
+  using CapacitySink = std::function<void(absl::StatusOr<CapacityReply>)>;
+
+  static absl::StatusOr<std::shared_ptr<ClientConnection>> Start(const ClientOptions& options);
+  ~ClientConnection();
+
+  // Each hands its work to the thread; the sinks are called there, once (events: until the end).
+  void AwaitWelcome(WelcomeSink sink);
+  void Submit(GenerateRequest request, EventSink sink);
+  void Cancel(const RequestId& request_id);
+  void QueryCapacity(CapacitySink sink);
+  // Ends all that is open with kCancelled and then the thread. The second call waits only.
+  void Stop();
+
+ private:
+  struct Open {
+    EventSink sink;
+    bool accepted = false;
+  };
+  struct Waiting {
+    RequestId request_id;
+    std::string bytes;
+  };
+
+  ClientConnection(ClientOptions options, std::unique_ptr<NetContext> context, WakeUp wake_up);
+
+  // Runs `command` on the thread; at once, with false, if the thread has ended.
+  void Post(std::function<void(bool running)> command);
+
+  // ---- on the thread
+  void Run();
+  void RunCommands();
+  void Wait();
+  void Reopen();
+  void ReceiveAll();
+  void OnMessage(const Frame& frame);
+  void On(const Welcome& welcome);
+  void On(const Accepted& accepted);
+  void On(Deltas& deltas);
+  void On(const RequestError& error);
+  void On(const KeepAliveReply&) {}
+  void On(CapacityReply& reply);
+  void Lose(const std::string& why);
+  void KeepTime();
+  void Transmit(const ClientMessage& message);
+  void TransmitBytes(std::string bytes);
+  void SubmitHere(GenerateRequest request, EventSink sink);
+  void CancelHere(const RequestId& request_id);
+  void EndRequest(const RequestId& request_id, ErrorCode code, const std::string& message);
+  void FailAll(ErrorCode code, const std::string& message);
+  bool AnythingOpen() const;
+  void BeginWait();
+  Time NextDeadline() const;
+
+  const ClientOptions options_;
+  const Incarnation incarnation_;
+  std::unique_ptr<NetContext> context_;
+  WakeUp wake_up_;
+  std::thread thread_;
+
+  std::mutex mutex_;
+  std::vector<std::function<void(bool)>> commands_;  // guarded by mutex_
+  bool ended_ = false;                               // guarded by mutex_
+
+  // The rest is the thread's alone.
+  bool stopping_ = false;
+  std::unique_ptr<ClientLink> link_;
+  bool link_failed_ = false;  // the socket itself said no: as good as broken
+  Time reopen_at_ = 0;
+  std::optional<Welcome> welcome_;  // of the present connection
+  Time last_heard_ = 0;
+  Time last_spoken_ = 0;
+  std::map<RequestId, Open> open_;  // sent, or waiting for the welcome
+  std::vector<Waiting> waiting_;    // their bytes, in order
+  std::deque<CapacitySink> queries_;
+  size_t queries_sent_ = 0;
+  std::vector<WelcomeSink> welcome_sinks_;
+};
+
+}  // namespace kvern
