@@ -29,7 +29,11 @@ struct TensorInfo {
   // Not empty: the file's own type, which Kvern does not read; `dtype` then means nothing.
   std::string unread_type;
 
-  uint64_t rows() const { return shape.size() < 2 ? 1 : bytes / row_bytes(); }
+  uint64_t rows() const {  // 1 for a vector
+    uint64_t count = 1;
+    for (size_t i = 0; i + 1 < shape.size(); ++i) count *= shape[i];
+    return count;
+  }
   uint64_t row_elements() const { return shape.empty() ? 1 : shape.back(); }
   uint64_t row_bytes() const {  // Whole blocks: checked when the file was opened.
     return row_elements() / Info(dtype).block_elements * Info(dtype).block_bytes;

@@ -61,6 +61,21 @@ TEST(Folder, OpensOneFile) {
   EXPECT_EQ(q.row_bytes(), 16u);
 }
 
+TEST(Folder, EmptyTensorsThatNothingNeedsAreFine) {
+  MemoryFolder folder = TinyFolder();
+  std::string& weights = folder.files["model.safetensors"];
+  std::string header = weights.substr(8, weights.find("}}") - 8 + 1);
+  folder.files["model.safetensors"] = SafetensorsFile(
+      header + ",\"none\":{\"dtype\":\"F32\",\"shape\":[5,0],\"data_offsets\":[0,0]}}",
+      weights.substr(weights.find("}}") + 2));
+  auto checkpoint = Checkpoint::FromFolder(folder.Folder());
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  const TensorInfo& none = **(*checkpoint)->Find("none");
+  EXPECT_EQ(none.bytes, 0u);
+  EXPECT_EQ(none.rows(), 5u);
+  EXPECT_EQ(none.row_bytes(), 0u);
+}
+
 TEST(Folder, OpensShards) {
   auto checkpoint = Checkpoint::FromFolder(ShardedFolder().Folder());
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
