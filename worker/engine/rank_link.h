@@ -14,10 +14,10 @@ namespace kvern {
 
 // Belongs to the rank's thread. A connection that broke may have lost messages, so it is never used
 // again: the group ends, and whoever started it starts it anew.
-class RouterLink : public LeaderPort {
+class RankLink : public LeaderPort {
  public:
   // Returns before the connection stands.
-  static absl::StatusOr<std::unique_ptr<RouterLink>> Connect(const std::string& endpoint);
+  static absl::StatusOr<std::unique_ptr<RankLink>> Connect(const std::string& endpoint);
 
   absl::Status SendJoin(const Join& join);
 
@@ -30,7 +30,7 @@ class RouterLink : public LeaderPort {
   absl::Status Send(const Leave& leave) override;
 
  private:
-  RouterLink(std::string endpoint, std::unique_ptr<NetContext> context, DealerSocket socket)
+  RankLink(std::string endpoint, std::unique_ptr<NetContext> context, DealerSocket socket)
       : endpoint_(std::move(endpoint)), context_(std::move(context)), socket_(std::move(socket)) {}
 
   absl::Status SendMessage(const WorkerToRouter& message);

@@ -1,4 +1,4 @@
-#include "worker/engine/router_link.h"
+#include "worker/engine/rank_link.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -10,29 +10,29 @@
 
 namespace kvern {
 
-absl::StatusOr<std::unique_ptr<RouterLink>> RouterLink::Connect(const std::string& endpoint) {
+absl::StatusOr<std::unique_ptr<RankLink>> RankLink::Connect(const std::string& endpoint) {
   SocketOptions options;
   options.max_message_bytes = static_cast<int64_t>(kMaxWorkerMessageBytes);
   options.linger_ms = 1000;  // so that a Leave is still said
   KVERN_ASSIGN_OR_RETURN(std::unique_ptr<NetContext> context, NetContext::Create());
   KVERN_ASSIGN_OR_RETURN(DealerSocket socket, DealerSocket::Connect(*context, endpoint, options));
-  std::unique_ptr<RouterLink> link(new RouterLink(endpoint, std::move(context), std::move(socket)));
+  std::unique_ptr<RankLink> link(new RankLink(endpoint, std::move(context), std::move(socket)));
   KVERN_ASSIGN_OR_RETURN(link->watch_, ConnectionWatch::Create(*link->context_, link->socket_));
   return link;
 }
 
-absl::Status RouterLink::SendMessage(const WorkerToRouter& message) {
+absl::Status RankLink::SendMessage(const WorkerToRouter& message) {
   std::string body = EncodeWorkerToRouter(message);
   KVERN_ASSIGN_OR_RETURN(SendResult result, socket_.Send(body));
   if (result == SendResult::kSent) return absl::OkStatus();
   return Unavailable("the router at ", endpoint_, " takes no more messages");
 }
 
-absl::Status RouterLink::SendJoin(const Join& join) { return SendMessage(join); }
-absl::Status RouterLink::Send(const StepReport& report) { return SendMessage(report); }
-absl::Status RouterLink::Send(const Leave& leave) { return SendMessage(leave); }
+absl::Status RankLink::SendJoin(const Join& join) { return SendMessage(join); }
+absl::Status RankLink::Send(const StepReport& report) { return SendMessage(report); }
+absl::Status RankLink::Send(const Leave& leave) { return SendMessage(leave); }
 
-absl::Status RouterLink::Wait(Duration timeout) {
+absl::Status RankLink::Wait(Duration timeout) {
   zmq_pollitem_t items[] = {{socket_.handle(), 0, ZMQ_POLLIN, 0},
                             {watch_->handle(), 0, ZMQ_POLLIN, 0}};
   long timeout_ms = static_cast<long>((timeout + kMillisecond - 1) / kMillisecond);
@@ -40,7 +40,7 @@ absl::Status RouterLink::Wait(Duration timeout) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<bool> RouterLink::Next(RouterToWorker& message) {
+absl::StatusOr<bool> RankLink::Next(RouterToWorker& message) {
   Frame frame;
   KVERN_ASSIGN_OR_RETURN(ReceiveResult result, socket_.Receive(&frame));
   if (result == ReceiveResult::kNothing) {
@@ -58,7 +58,7 @@ absl::StatusOr<bool> RouterLink::Next(RouterToWorker& message) {
   return true;
 }
 
-absl::StatusOr<GroupStart> RouterLink::AwaitStart(Duration timeout) {
+absl::StatusOr<GroupStart> RankLink::AwaitStart(Duration timeout) {
   Time deadline = MonotonicNow() + timeout;
   while (true) {
     RouterToWorker message;
@@ -80,7 +80,7 @@ absl::StatusOr<GroupStart> RouterLink::AwaitStart(Duration timeout) {
   }
 }
 
-absl::Status RouterLink::Receive(Duration timeout, std::vector<Commands>& commands) {
+absl::Status RankLink::Receive(Duration timeout, std::vector<Commands>& commands) {
   bool waited = timeout == 0;
   while (true) {
     RouterToWorker message;

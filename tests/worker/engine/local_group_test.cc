@@ -1,0 +1,242 @@
+// Whole groups over tiny models: what a request says does not depend on the ranks' threads, on the
+// batch around it or on how its prompt was cut, and it is what the reference says.
+#include "worker/engine/local_group.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "tests/worker/engine/message_box.h"
+
+namespace kvern {
+namespace {
+
+using Tokens = std::vector<uint32_t>;
+using Answers = std::map<std::pair<uint64_t, uint32_t>, Tokens>;  // by request and choice
+
+struct Shape {
+  const char* model = "llama_9h_3kv";
+  uint32_t world = 1;
+  uint32_t max_batch_tokens = 512;
+  int threads = 1;
+};
+
+std::shared_ptr<const Checkpoint> OpenModel(const std::string& name) {
+  auto checkpoint = Checkpoint::Open("tests/golden/tiny/" + name);
+  EXPECT_TRUE(checkpoint.ok()) << checkpoint.status();
+  return *std::move(checkpoint);
+}
+
+RankConfig ConfigOf(const Shape& shape) {
+  RankConfig config;
+  config.world = shape.world;
+  config.threads = shape.threads;
+  config.kv_dtype = DType::kF32;
+  config.kv_blocks = 400;
+  config.max_batch_tokens = shape.max_batch_tokens;
+  return config;
+}
+
+// Runs the requests together and returns what they said.
+Answers RunGroup(const Shape& shape, const std::vector<Dispatch>& requests) {
+  MessageBox box;
+  absl::Status end;
+  auto group = LocalGroup::Open(
+      OpenModel(shape.model), ConfigOf(shape),
+      [&](WorkerToRouter message) { box.Put(std::move(message)); },
+      [&](absl::Status status) { end = status; });
+  EXPECT_TRUE(group.ok()) << group.status();
+  EXPECT_EQ((*group)->joins().size(), shape.world);
+  (*group)->Start(GroupStart{1, 5, 400, "", 10000});
+  (*group)->Push(Commands{5, 1, requests, {}, true});
+  Answers answers;
+  while (true) {
+    WorkerToRouter message = box.Take();
+    if (std::holds_alternative<Leave>(message)) break;
+    const StepReport& report = std::get<StepReport>(message);
+    for (const Nack& nack : report.nacks) ADD_FAILURE() << nack.message;
+    for (const TokenRun& run : report.runs) {
+      Tokens& tokens = answers[{run.request_id.low, run.choice}];
+      EXPECT_EQ(run.position, tokens.size());
+      tokens.insert(tokens.end(), run.token_ids.begin(), run.token_ids.end());
+    }
+  }
+  group->reset();
+  EXPECT_TRUE(end.ok()) << end;
+  return answers;
+}
+
+Dispatch Request(uint64_t id, Tokens prompt, uint32_t max_tokens, float temperature) {
+  Dispatch dispatch;
+  dispatch.request_id = {0, id};
+  dispatch.prompt = std::move(prompt);
+  dispatch.sampling.max_tokens = max_tokens;
+  dispatch.sampling.temperature = temperature;
+  dispatch.sampling.seed = 1000 + id;
+  dispatch.sampling.ignore_eos = true;
+  return dispatch;
+}
+
+Tokens Prompt(uint32_t length, uint32_t salt) {
+  Tokens prompt;
+  for (uint32_t i = 0; i < length; ++i) prompt.push_back((i * 37 + salt * 101 + 5) % 256);
+  return prompt;
+}
+
+// 32 requests of several lengths and kinds; the first is the one looked at.
+std::vector<Dispatch> Batch() {
+  std::vector<Dispatch> requests;
+  for (uint32_t i = 0; i < 32; ++i) {
+    requests.push_back(Request(i + 1, Prompt(i == 0 ? 33 : 1 + i * 7 % 60, i), 12, 0.9f));
+    if (i % 5 == 4) requests.back().n = 3;
+    if (i % 4 == 2) requests.back().sampling.temperature = 0;
+    if (i % 4 == 3) requests.back().sampling.top_p = 0.8f;
+  }
+  return requests;
+}
+
+class SameTokens : public ::testing::TestWithParam<uint32_t> {};
+
+TEST_P(SameTokens, AloneInABatchAndInChunks) {
+  Shape shape;
+  shape.world = GetParam();
+  std::vector<Dispatch> batch = Batch();
+  Answers expected = RunGroup(shape, batch);
+  ASSERT_EQ(expected.size(), 32u + 6u * 2u);
+  for (uint32_t max_batch_tokens : {1u, 7u, 64u}) {
+    shape.max_batch_tokens = max_batch_tokens;
+    EXPECT_EQ(RunGroup(shape, batch), expected) << "max_batch_tokens " << max_batch_tokens;
+  }
+  shape.max_batch_tokens = 512;
+  shape.threads = 3;
+  EXPECT_EQ(RunGroup(shape, batch), expected);
+  for (size_t i : {0u, 2u, 3u, 4u, 9u}) {
+    Answers alone = RunGroup(shape, {batch[i]});
+    for (const auto& [key, tokens] : alone) EXPECT_EQ(tokens, expected[key]) << "request " << i + 1;
+  }
+}
+
+// Choices draw different tokens, and the same ones when their prompt ends with a block.
+TEST_P(SameTokens, ChoicesOfOneRequest) {
+  Shape shape;
+  shape.world = GetParam();
+  for (uint32_t length : {1u, 15u, 16u, 17u, 32u}) {
+    SCOPED_TRACE(length);
+    Dispatch request = Request(1, Prompt(length, 3), 20, 1.0f);
+    request.n = 4;
+    Answers together = RunGroup(shape, {request});
+    ASSERT_EQ(together.size(), 4u);
+    EXPECT_NE((together[{1, 0}]), (together[{1, 1}]));
+    shape.max_batch_tokens = 3;
+    EXPECT_EQ(RunGroup(shape, {request}), together);
+    shape.max_batch_tokens = 512;
+    // One choice of several draws what a request of one choice draws.
+    request.n = 1;
+    EXPECT_EQ((RunGroup(shape, {request})[{1, 0}]), (together[{1, 0}]));
+  }
+}
+
+// A later epoch goes on where the earlier one was cut, with the same tokens.
+TEST_P(SameTokens, ALaterEpochGoesOn) {
+  Shape shape;
+  shape.world = GetParam();
+  Dispatch request = Request(1, Prompt(32, 8), 20, 1.0f);
+  request.n = 2;
+  Answers whole = RunGroup(shape, {request});
+  Tokens first = whole[{1, 0}];
+  Tokens second = whole[{1, 1}];
+  request.epoch = 1;
+  request.emitted = {Tokens(first.begin(), first.begin() + 7), {}};
+  MessageBox box;
+  auto group = LocalGroup::Open(
+      OpenModel(shape.model), ConfigOf(shape),
+      [&](WorkerToRouter message) { box.Put(std::move(message)); }, [](const absl::Status&) {});
+  ASSERT_TRUE(group.ok());
+  (*group)->Start(GroupStart{1, 5, 400, "", 10000});
+  (*group)->Push(Commands{5, 1, {request}, {}, true});
+  Tokens rest_of_first;
+  Tokens all_of_second;
+  while (true) {
+    WorkerToRouter message = box.Take();
+    if (std::holds_alternative<Leave>(message)) break;
+    for (const TokenRun& run : std::get<StepReport>(message).runs) {
+      Tokens& tokens = run.choice == 0 ? rest_of_first : all_of_second;
+      EXPECT_EQ(run.position, tokens.size() + (run.choice == 0 ? 7 : 0));
+      tokens.push_back(run.token_ids[0]);
+    }
+  }
+  EXPECT_EQ(rest_of_first, Tokens(first.begin() + 7, first.end()));
+  EXPECT_EQ(all_of_second, second);
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, SameTokens, ::testing::Values(1u, 2u));
+
+// Greedy answers against the reference, up to the first step where two tokens are nearly as good.
+TEST(LocalGroup, GreedyFollowsTheReference) {
+  for (const char* model : {"llama_9h_3kv", "llama_gqa", "llama_mha"}) {
+    SCOPED_TRACE(model);
+    std::ifstream in(std::string("tests/golden/tiny/") + model + "/golden.json");
+    nlohmann::json golden = nlohmann::json::parse(in);
+    std::vector<Dispatch> requests;
+    for (const auto& golden_case : golden["cases"]) {
+      requests.push_back(Request(requests.size() + 1, golden_case["ids"].get<Tokens>(),
+                                 static_cast<uint32_t>(golden_case["greedy"].size()), 0.0f));
+    }
+    for (uint32_t world : {1u, 2u}) {
+      Answers answers = RunGroup(Shape{model, world, 64, 1}, requests);
+      size_t compared = 0;
+      for (size_t i = 0; i < requests.size(); ++i) {
+        const Tokens& tokens = answers[{i + 1, 0}];
+        const auto& greedy = golden["cases"][i]["greedy"];
+        for (size_t step = 0; step < greedy.size(); ++step) {
+          if (greedy[step]["gap"].get<double>() < 1e-2) break;
+          ASSERT_EQ(tokens[step], greedy[step]["id"].get<uint32_t>()) << "case " << i;
+          ++compared;
+        }
+      }
+      EXPECT_GT(compared, 100u);
+    }
+  }
+}
+
+TEST(LocalGroup, ReportsItsPhasesAndMemory) {
+  auto group = LocalGroup::Open(
+      OpenModel("llama_9h_3kv"), ConfigOf(Shape{"llama_9h_3kv", 2, 512, 1}),
+      [](const WorkerToRouter&) {}, [](const absl::Status&) {});
+  ASSERT_TRUE(group.ok()) << group.status();
+  const std::vector<Join>& joins = (*group)->joins();
+  // 3 KV heads over 2 ranks: 2 + 1.
+  EXPECT_EQ(joins[0].bytes_per_token, 2u * 3 * 2 * 16 * 4);
+  EXPECT_EQ(joins[1].bytes_per_token, 2u * 3 * 1 * 16 * 4);
+  EXPECT_EQ(joins[0].weights_fingerprint, joins[1].weights_fingerprint);
+  EXPECT_EQ(joins[0].kv_blocks, 400u);
+  EXPECT_GT(joins[1].weights_bytes, 0u);
+  EXPECT_GT(joins[1].workspace_bytes, 0u);
+  ASSERT_EQ(joins[0].startup.size(), 3u);
+  EXPECT_EQ(joins[0].startup[0].name, "weights");
+}
+
+TEST(LocalGroup, RefusesWhatTheModelDoesNotHave) {
+  auto open = [](const RankConfig& config) {
+    return LocalGroup::Open(
+               OpenModel("llama_9h_3kv"), config, [](const WorkerToRouter&) {},
+               [](const absl::Status&) {})
+        .status();
+  };
+  RankConfig config = ConfigOf(Shape());
+  config.max_seq_len = 513;
+  EXPECT_THAT(open(config).message(), ::testing::HasSubstr("513"));
+  config = ConfigOf(Shape());
+  config.world = 4;  // the model has 3 KV heads
+  EXPECT_EQ(open(config).code(), absl::StatusCode::kInvalidArgument);
+  config = ConfigOf(Shape());
+  config.kv_blocks = 0;
+  config.kv_memory_bytes = 100;
+  EXPECT_THAT(open(config).message(), ::testing::HasSubstr("one block takes"));
+}
+
+}  // namespace
+}  // namespace kvern

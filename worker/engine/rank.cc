@@ -1,0 +1,145 @@
+#include "worker/engine/rank.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "cluster/base/clock.h"
+#include "cluster/base/rng.h"
+#include "worker/device/cpu/cpu_device.h"
+#include "worker/device/ops.h"
+#include "worker/engine/leader_loop.h"
+#include "worker/engine/rank_loop.h"
+
+namespace kvern {
+namespace {
+
+// Bounds the logits of a step: 50 MB for 256 rows of 49,152 columns.
+constexpr uint32_t kMaxSampleRows = 256;
+// Choices that run at once; what a plan can name.
+constexpr uint32_t kMaxSequences = 1u << 16;
+
+double SecondsSince(Time start) { return static_cast<double>(MonotonicNow() - start) / 1e9; }
+
+// Runs `phase` and notes how long it took.
+template <typename Phase>
+absl::Status Timed(Join& join, const char* name, Phase phase) {
+  Time start = MonotonicNow();
+  KVERN_RETURN_IF_ERROR(phase());
+  join.startup.push_back({name, SecondsSince(start)});
+  return absl::OkStatus();
+}
+
+// Differs when ranks were started with options that must agree.
+uint64_t OptionsFingerprint(uint64_t checkpoint, const RankConfig& config) {
+  uint64_t types =
+      static_cast<uint64_t>(config.weights) << 8 | static_cast<uint64_t>(config.kv_dtype);
+  return HashCounter(checkpoint, types, config.max_seq_len, config.max_batch_tokens);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Rank>> Rank::Open(const Checkpoint& checkpoint,
+                                                 const RankConfig& config) {
+  std::unique_ptr<Rank> rank(new Rank(checkpoint, config));
+  KVERN_RETURN_IF_ERROR(Timed(rank->join_, "weights", [&] { return rank->LoadShard(checkpoint); }));
+  KVERN_RETURN_IF_ERROR(Timed(rank->join_, "kv", [&] { return rank->AllocateKv(); }));
+  KVERN_RETURN_IF_ERROR(Timed(rank->join_, "workspace", [&] { return rank->AllocateWorkspace(); }));
+  Join& join = rank->join_;
+  join.rank = config.rank;
+  join.world = config.world;
+  join.build = KVERN_VERSION;
+  join.weights_fingerprint = OptionsFingerprint(checkpoint.Fingerprint(), rank->config_);
+  join.device = rank->device_->name();
+  join.max_seq_len = rank->config_.max_seq_len;
+  join.vocab_size = rank->model_.vocab_size;
+  return rank;
+}
+
+absl::Status Rank::LoadShard(const Checkpoint& checkpoint) {
+  if (config_.max_seq_len == 0) config_.max_seq_len = model_.max_seq_len;
+  if (config_.max_seq_len > model_.max_seq_len) {
+    return InvalidArgument("max_seq_len is ", config_.max_seq_len, ", the model allows ",
+                           model_.max_seq_len);
+  }
+  CpuDeviceConfig device;
+  device.threads = config_.threads;
+  KVERN_ASSIGN_OR_RETURN(device_, NewCpuDevice(device));
+  KVERN_ASSIGN_OR_RETURN(
+      weights_, LoadWeights(checkpoint, config_.weights, static_cast<int>(config_.rank),
+                            static_cast<int>(config_.world), config_.max_seq_len, *device_));
+  join_.weights_bytes = weights_->bytes();
+  return absl::OkStatus();
+}
+
+absl::Status Rank::AllocateKv() {
+  KvCacheShape shape;
+  shape.num_layers = model_.num_layers;
+  shape.kv_heads = weights_->shard.kv_heads.size();
+  shape.head_dim = model_.head_dim;
+  shape.dtype = config_.kv_dtype;
+  uint64_t block_bytes = shape.BlockBytes();
+  uint64_t blocks =
+      config_.kv_blocks > 0 ? config_.kv_blocks : config_.kv_memory_bytes / block_bytes;
+  if (blocks == 0) {
+    return InvalidArgument("KV memory is ", config_.kv_memory_bytes, " bytes, one block takes ",
+                           block_bytes);
+  }
+  blocks = std::min<uint64_t>(blocks, std::numeric_limits<BlockId>::max());
+  shape.num_blocks = static_cast<int64_t>(blocks);
+  KVERN_ASSIGN_OR_RETURN(cache_, device_->NewKvCache(shape));
+  join_.kv_blocks = blocks;
+  join_.bytes_per_token = block_bytes / kBlockSize;
+  return absl::OkStatus();
+}
+
+absl::Status Rank::AllocateWorkspace() {
+  KVERN_ASSIGN_OR_RETURN(decoder_, Decoder::Create(weights_.get(), device_.get(), &comm_,
+                                                   config_.max_batch_tokens, max_sample_rows()));
+  sampler_ =
+      std::make_unique<Sampler>(&device_->ops(), &comm_, weights_->shard.vocab, model_.vocab_size);
+  executor_ =
+      std::make_unique<ModelExecutor>(device_.get(), decoder_.get(), cache_.get(), sampler_.get());
+  join_.workspace_bytes = decoder_->workspace_bytes();
+  return absl::OkStatus();
+}
+
+uint32_t Rank::max_sample_rows() const {
+  return std::min(config_.max_batch_tokens, kMaxSampleRows);
+}
+
+void Rank::AddPhase(std::string name, double seconds) {
+  join_.startup.insert(join_.startup.begin(), {std::move(name), seconds});
+}
+
+void Rank::SetCommunicator(std::unique_ptr<Communicator> comm) { comm_.Set(std::move(comm)); }
+
+absl::Status Rank::Run(const GroupStart& start, LeaderPort* port) {
+  PlanChannel channel(&comm_);
+  absl::Status status =
+      port != nullptr ? RunLeader(start, *port, channel) : RunRankLoop(channel, *executor_);
+  if (!status.ok()) comm_.Abort();
+  return status;
+}
+
+absl::Status Rank::RunLeader(const GroupStart& start, LeaderPort& port, PlanChannel& channel) {
+  if (start.kv_blocks == 0 || start.kv_blocks > join_.kv_blocks) {
+    return Internal("the group was given ", start.kv_blocks, " blocks, this rank has ",
+                    join_.kv_blocks);
+  }
+  SchedulerConfig config;
+  config.num_blocks = start.kv_blocks;
+  config.max_batch_tokens = config_.max_batch_tokens;
+  config.max_sequences = static_cast<uint32_t>(std::min<uint64_t>(start.kv_blocks, kMaxSequences));
+  config.max_sample_rows = max_sample_rows();
+  config.max_seq_len = config_.max_seq_len;
+  config.vocab_size = model_.vocab_size;
+  Scheduler scheduler(config);
+  LeaderConfig leader;
+  leader.group_incarnation = start.group_incarnation;
+  leader.world = config_.world;
+  leader.heartbeat = start.lease_ms * kMillisecond / 4;
+  return LeaderLoop(leader, &scheduler, executor_.get(), &channel, &port).Run();
+}
+
+}  // namespace kvern

@@ -1,0 +1,82 @@
+// One rank of a group: its device, its shard of the weights, its KV blocks, its executor.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cluster/base/status.h"
+#include "cluster/base/time.h"
+#include "schemas/files/checkpoint.h"
+#include "schemas/worker_messages.h"
+#include "worker/core/scheduler.h"
+#include "worker/device/device.h"
+#include "worker/engine/deferred_communicator.h"
+#include "worker/engine/leader_port.h"
+#include "worker/engine/model_executor.h"
+#include "worker/engine/plan_channel.h"
+#include "worker/model/decoder.h"
+#include "worker/model/sampler.h"
+#include "worker/model/weights.h"
+
+namespace kvern {
+
+struct RankConfig {
+  uint32_t rank = 0;
+  uint32_t world = 1;
+  int threads = 1;
+  WeightChoice weights = WeightChoice::kAuto;
+  DType kv_dtype = DType::kBf16;
+  uint64_t kv_memory_bytes = 0;  // of this rank; used when kv_blocks is 0
+  uint64_t kv_blocks = 0;
+  uint32_t max_seq_len = 0;  // 0: the model's
+  uint32_t max_batch_tokens = 512;
+};
+
+// Belongs to the rank's thread, which opens it, runs it and destroys it.
+class Rank {
+ public:
+  // Allocates everything: device, weights, KV blocks, workspace. InvalidArgument for options that
+  // do not go with the model, ResourceExhausted when memory is short.
+  static absl::StatusOr<std::unique_ptr<Rank>> Open(const Checkpoint& checkpoint,
+                                                    const RankConfig& config);
+
+  // What this rank tells the router of itself. Names (group, model, host, rendezvous) are the
+  // caller's to fill in.
+  const Join& join() const { return join_; }
+  // Adds a phase that the caller has timed, in front of this rank's own.
+  void AddPhase(std::string name, double seconds);
+
+  // The ranks have met. Call once, before Run.
+  void SetCommunicator(std::unique_ptr<Communicator> comm);
+
+  // Runs the group until it is told to stop (OK) or anything fails. `port` is rank 0's; null for
+  // others. Whatever ends this rank ends the group: its peers' collectives fail.
+  absl::Status Run(const GroupStart& start, LeaderPort* port);
+
+ private:
+  Rank(const Checkpoint& checkpoint, const RankConfig& config)
+      : config_(config),
+        model_(checkpoint.config()),
+        comm_(static_cast<int>(config.rank), static_cast<int>(config.world)) {}
+
+  absl::Status LoadShard(const Checkpoint& checkpoint);
+  absl::Status AllocateKv();
+  absl::Status AllocateWorkspace();
+  absl::Status RunLeader(const GroupStart& start, LeaderPort& port, PlanChannel& channel);
+  uint32_t max_sample_rows() const;
+
+  RankConfig config_;
+  ModelConfig model_;
+  DeferredCommunicator comm_;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<ModelWeights> weights_;
+  std::unique_ptr<KvCache> cache_;
+  std::unique_ptr<Decoder> decoder_;
+  std::unique_ptr<Sampler> sampler_;
+  std::unique_ptr<ModelExecutor> executor_;
+  Join join_;
+};
+
+}  // namespace kvern
