@@ -39,6 +39,7 @@ class SmallRouter {
   static RouterSocket Bind(NetContext& context, const std::string& endpoint) {
     SocketOptions options;
     options.max_message_bytes = 1 << 20;
+    options.send_queue = 1'000'000;  // Never full: this router does not wait for its peers.
     while (true) {  // The port of the router before may not be free yet.
       absl::StatusOr<RouterSocket> socket = RouterSocket::Bind(context, endpoint, options);
       if (socket.ok()) return std::move(*socket);
@@ -59,7 +60,7 @@ class SmallRouter {
         KVERN_CHECK(decoded.ok()) << decoded.error;
         answer_(decoded.message, [&](const RouterToClient& reply) {
           std::string body = EncodeRouterToClient(reply, 5);
-          KVERN_CHECK(socket_.Send(peer, body).ok());
+          KVERN_CHECK(*socket_.Send(peer, body) == SendResult::kSent);
         });
       }
     }
