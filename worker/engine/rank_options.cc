@@ -1,0 +1,56 @@
+#include "worker/engine/rank_options.h"
+
+#include "cluster/launch/launch_config.h"
+
+namespace kvern {
+namespace {
+
+WeightChoice WeightsByName(const std::string& name) {
+  if (name == "f32") return WeightChoice::kF32;
+  if (name == "bf16") return WeightChoice::kBf16;
+  if (name == "int8") return WeightChoice::kInt8;
+  if (name == "int4") return WeightChoice::kInt4;
+  return WeightChoice::kAuto;
+}
+
+}  // namespace
+
+void AddRankOptions(Options& options, RankOptions& target) {
+  constexpr int64_t kMaxBlocks = INT64_C(1) << 31;
+  options.String("model", "PATH", "a GGUF file or a folder with config.json", &target.model);
+  options.Choice("device", {"auto", "cpu"}, "where the ranks compute", &target.device);
+  options.Size("kv-memory", "KV cache per rank (0: 25 % of memory / ranks)",
+               &target.kv_memory_bytes);
+  options.Count("kv-blocks", "N", "KV cache per group in blocks of 16 tokens (0: by memory)",
+                &target.kv_blocks, 1, kMaxBlocks);
+  options.Choice("kv-dtype", {"auto", "f32", "bf16"}, "type of keys and values (auto: bf16)",
+                 &target.kv_dtype);
+  options.Choice("weights", {"auto", "f32", "bf16", "int8", "int4"},
+                 "type of weights (auto: as in the file)", &target.weights);
+  options.Count("threads", "N", "threads per rank (0: cores / ranks)", &target.threads, 1, 1024);
+  options.Count("max-seq-len", "N", "longest prompt + answer (0: the model's)", &target.max_seq_len,
+                2, kMaxSeqLen);
+  options.Count("max-batch-tokens", "N", "tokens computed in one step", &target.max_batch_tokens, 1,
+                65536);
+  options.Flag("batch-invariant", "same bytes in any batch; always so on the CPU",
+               &target.batch_invariant);
+}
+
+absl::StatusOr<RankConfig> ToRankConfig(const RankOptions& options, int64_t ranks) {
+  if (options.model.empty()) return InvalidArgument("--model: needed (see --help)");
+  if (options.kv_blocks > 0 && options.kv_memory_bytes > 0) {
+    return InvalidArgument("--kv-blocks: not together with --kv-memory");
+  }
+  RankConfig config;
+  config.threads = static_cast<int>(options.threads > 0 ? options.threads : DefaultThreads(ranks));
+  config.weights = WeightsByName(options.weights);
+  config.kv_dtype = options.kv_dtype == "f32" ? DType::kF32 : DType::kBf16;
+  config.kv_blocks = static_cast<uint64_t>(options.kv_blocks);
+  config.kv_memory_bytes =
+      options.kv_memory_bytes > 0 ? options.kv_memory_bytes : DefaultKvMemory(ranks);
+  config.max_seq_len = static_cast<uint32_t>(options.max_seq_len);
+  config.max_batch_tokens = static_cast<uint32_t>(options.max_batch_tokens);
+  return config;
+}
+
+}  // namespace kvern

@@ -1,0 +1,185 @@
+// kvern-worker: one rank of a group as a process. Started by kvern-launch, or by Slurm, Kubernetes
+// or ssh. It ends when its group ends: by the router's drain (exit 0), or by any error (exit 1). A
+// SIGTERM ends it at once, as the system does: draining is the router's to order.
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <random>
+#include <string>
+
+#include "cluster/base/clock.h"
+#include "cluster/base/log.h"
+#include "cluster/base/options.h"
+#include "schemas/files/model_name.h"
+#include "worker/comm/local.h"
+#include "worker/comm/shm.h"
+#include "worker/engine/rank.h"
+#include "worker/engine/rank_link.h"
+#include "worker/engine/rank_options.h"
+
+namespace kvern {
+namespace {
+
+// All ranks of a group load at the same time; large models take minutes.
+constexpr Duration kStartTimeout = 600 * kSecond;
+// Between GroupStart and the last rank's arrival: every rank is up by then.
+constexpr Duration kMeetTimeout = 30 * kSecond;
+
+struct WorkerConfig {
+  RankOptions rank_options;
+  RankConfig rank_config;  // what they mean
+  std::string router;
+  int64_t rank = -1;
+  int64_t world = -1;
+  std::string group = "group-0";
+  int64_t group_incarnation = -1;
+  std::string model_name;
+};
+
+[[noreturn]] void UsageError(const std::string& message) {
+  std::fprintf(stderr, "kvern-worker: %s\n", message.c_str());
+  std::exit(2);
+}
+
+// The first of the environment's variables that is set, else `otherwise`.
+int64_t FromEnvironment(std::initializer_list<const char*> names, int64_t max, int64_t otherwise) {
+  for (const char* name : names) {
+    const char* text = std::getenv(name);
+    if (text == nullptr) continue;
+    absl::StatusOr<int64_t> value = ParseInteger(text, 0, max);
+    if (!value.ok()) UsageError(absl::StrCat(name, ": ", value.status().message()));
+    return *value;
+  }
+  return otherwise;
+}
+
+void Complete(WorkerConfig& config) {
+  if (config.router.empty()) UsageError("--router: needed (see --help)");
+  if (config.rank < 0) {
+    config.rank = FromEnvironment(
+        {"RANK", "LWS_WORKER_INDEX", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"}, kMaxRanks,
+        0);
+  }
+  if (config.world < 0) {
+    config.world = FromEnvironment(
+        {"WORLD_SIZE", "LWS_GROUP_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"},
+        kMaxRanks, 1);
+  }
+  if (config.world < 1) UsageError("--world: 0, allowed: 1 to 64");
+  if (config.rank >= config.world) {
+    UsageError(absl::StrCat("--rank: ", config.rank, ", allowed: 0 to ", config.world - 1));
+  }
+  if (config.group_incarnation < 0) {
+    if (config.world > 1) {
+      UsageError("--group-incarnation: needed, the same number for all ranks of one start");
+    }
+    config.group_incarnation = static_cast<int64_t>(std::random_device()() >> 1);
+  }
+  absl::StatusOr<RankConfig> rank = ToRankConfig(config.rank_options, config.world);
+  if (!rank.ok()) UsageError(std::string(rank.status().message()));
+  config.rank_config = *rank;
+  config.rank_config.rank = static_cast<uint32_t>(config.rank);
+  config.rank_config.world = static_cast<uint32_t>(config.world);
+}
+
+WorkerConfig ParseCommandLine(int argc, char** argv) {
+  WorkerConfig config;
+  Options options("kvern-worker",
+                  "kvern-worker --router tcp://… --model PATH [--rank R --world N --group NAME]");
+  options.String("router", "ENDPOINT", "the router's endpoint for workers", &config.router);
+  options.Custom("rank", "R", "this rank (default: RANK and the like, or 0)",
+                 [&](std::string_view text) -> absl::Status {
+                   KVERN_ASSIGN_OR_RETURN(config.rank, ParseInteger(text, 0, kMaxRanks - 1));
+                   return absl::OkStatus();
+                 });
+  options.Custom("world", "N", "ranks of the group (default: WORLD_SIZE and the like, or 1)",
+                 [&](std::string_view text) -> absl::Status {
+                   KVERN_ASSIGN_OR_RETURN(config.world, ParseInteger(text, 1, kMaxRanks));
+                   return absl::OkStatus();
+                 });
+  options.String("group", "NAME", "the group's name", &config.group);
+  options.Custom("group-incarnation", "N", "the same for all ranks of one start of the group",
+                 [&](std::string_view text) -> absl::Status {
+                   KVERN_ASSIGN_OR_RETURN(config.group_incarnation,
+                                          ParseInteger(text, 0, INT64_MAX));
+                   return absl::OkStatus();
+                 });
+  options.String("model-name", "NAME", "served name (empty: the file's)", &config.model_name);
+  AddRankOptions(options, config.rank_options);
+  options.Logging();
+  options.ParseOrExit(argc, argv);
+  Complete(config);
+  return config;
+}
+
+std::string HostName() {
+  char name[256] = {};
+  return gethostname(name, sizeof(name) - 1) == 0 ? name : "unknown";
+}
+
+// How this rank will find its peers.
+struct Meeting {
+  std::unique_ptr<ShmHost> host;  // rank 0 of several
+};
+
+absl::StatusOr<std::unique_ptr<Communicator>> Meet(const WorkerConfig& config, Meeting& meeting,
+                                                   const GroupStart& start) {
+  if (config.world == 1) return std::move(NewLocalGroup(1)[0]);
+  if (meeting.host != nullptr) return meeting.host->Accept(kMeetTimeout);
+  return ConnectShm(start.rendezvous, static_cast<int>(config.rank), static_cast<int>(config.world),
+                    kMeetTimeout);
+}
+
+absl::StatusOr<std::unique_ptr<Rank>> OpenRank(const WorkerConfig& config) {
+  Time start = MonotonicNow();
+  KVERN_ASSIGN_OR_RETURN(std::unique_ptr<Checkpoint> checkpoint,
+                         Checkpoint::Open(config.rank_options.model));
+  double seconds = static_cast<double>(MonotonicNow() - start) / 1e9;
+  KVERN_ASSIGN_OR_RETURN(std::unique_ptr<Rank> rank, Rank::Open(*checkpoint, config.rank_config));
+  rank->AddPhase("open", seconds);
+  return rank;
+}
+
+absl::Status RunWorker(const WorkerConfig& config) {
+  // First, so that the connection stands when everything is loaded.
+  KVERN_ASSIGN_OR_RETURN(std::unique_ptr<RankLink> link, RankLink::Connect(config.router));
+  KVERN_ASSIGN_OR_RETURN(std::unique_ptr<Rank> rank, OpenRank(config));
+  Meeting meeting;
+  Join join = rank->join();
+  if (config.world > 1 && config.rank == 0) {
+    KVERN_ASSIGN_OR_RETURN(meeting.host, ShmHost::Listen(static_cast<int>(config.world)));
+    join.rendezvous = meeting.host->rendezvous();
+  }
+  join.group = config.group;
+  join.group_incarnation = static_cast<Incarnation>(config.group_incarnation);
+  join.model =
+      config.model_name.empty() ? ModelNameOf(config.rank_options.model) : config.model_name;
+  join.host = HostName();
+  join.pid = static_cast<uint32_t>(getpid());
+  KVERN_RETURN_IF_ERROR(link->SendJoin(join));
+  KVERN_ASSIGN_OR_RETURN(GroupStart start, link->AwaitStart(kStartTimeout));
+  if (start.group_incarnation != join.group_incarnation) {
+    return Internal("the router started incarnation ", start.group_incarnation, ", this is ",
+                    join.group_incarnation);
+  }
+  KVERN_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> comm, Meet(config, meeting, start));
+  rank->SetCommunicator(std::move(comm));
+  Log(LogLevel::kInfo, "rank_started",
+      {{"group", config.group}, {"rank", config.rank}, {"kv_blocks", start.kv_blocks}});
+  return rank->Run(start, config.rank == 0 ? link.get() : nullptr);
+}
+
+int Main(int argc, char** argv) {
+  WorkerConfig config = ParseCommandLine(argc, argv);
+  absl::Status status = RunWorker(config);
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "kvern-worker: %s rank %d: %s\n", config.group.c_str(),
+               static_cast<int>(config.rank), std::string(status.message()).c_str());
+  return 1;
+}
+
+}  // namespace
+}  // namespace kvern
+
+int main(int argc, char** argv) { return kvern::Main(argc, argv); }
