@@ -61,7 +61,6 @@ void RouterImpl::On(ClientSaid& event) {
   if (client == nullptr) {
     RequestError error{{}, ErrorCode::kInvalidArgument, "the first message must be Hello", {}};
     if (auto* m = std::get_if<GenerateRequest>(&event.message)) error.request_id = m->request_id;
-    if (auto* m = std::get_if<CancelRequest>(&event.message)) error.request_id = m->request_id;
     out_->to_clients.push_back({event.client, std::move(error)});
     return;
   }
