@@ -1,0 +1,38 @@
+// Tells whoever started the router where it listens and when its groups are live.
+#pragma once
+
+#include <string>
+
+#include "cluster/base/status.h"
+
+namespace kvern {
+
+struct RouterAddresses {
+  std::string endpoint;         // for clients
+  std::string worker_endpoint;  // for workers
+  std::string status;           // of the status server
+};
+
+// The launcher's pipe (--ready-fd) gets two lines of JSON: the addresses with the process id as
+// soon as everything is bound, and {"ready":true} when the expected groups are live. The ready file
+// appears whole, by rename, at the second moment. Either may be absent (-1, empty).
+class Announcer {
+ public:
+  Announcer(int ready_fd, std::string ready_file)
+      : ready_fd_(ready_fd), ready_file_(std::move(ready_file)) {}
+  // Removes the ready file.
+  ~Announcer();
+  Announcer(const Announcer&) = delete;
+  Announcer& operator=(const Announcer&) = delete;
+
+  absl::Status Bound(const RouterAddresses& addresses);
+  // Also prints `ready tcp://...` on stdout.
+  absl::Status Ready();
+
+ private:
+  int ready_fd_;
+  std::string ready_file_;
+  RouterAddresses addresses_;
+};
+
+}  // namespace kvern

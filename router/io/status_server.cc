@@ -1,0 +1,160 @@
+#include "router/io/status_server.h"
+
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/beast/core.hpp>
+#include <boost/beast/http.hpp>
+#include <charconv>
+#include <chrono>
+#include <optional>
+#include <thread>
+#include <utility>
+
+namespace kvern {
+namespace {
+
+namespace asio = boost::asio;
+namespace beast = boost::beast;
+namespace http = boost::beast::http;
+using asio::ip::tcp;
+
+constexpr uint32_t kMaxHeaderBytes = 8 * 1024;
+constexpr uint64_t kMaxBodyBytes = 1024;
+constexpr int kMaxConnections = 64;
+// For one request to arrive and its answer to leave, and for a kept connection to be silent.
+constexpr std::chrono::seconds kTimeout(5);
+
+// One connection: reads a request, answers, and again while both sides keep it open.
+class Session : public std::enable_shared_from_this<Session> {
+ public:
+  Session(tcp::socket socket, StatusSource* source, std::shared_ptr<int> open)
+      : stream_(std::move(socket)), source_(source), open_(std::move(open)) {
+    ++*open_;
+  }
+  ~Session() { --*open_; }
+
+  void Read() {
+    parser_.emplace();
+    parser_->header_limit(kMaxHeaderBytes);
+    parser_->body_limit(kMaxBodyBytes);
+    stream_.expires_after(kTimeout);
+    http::async_read(stream_, buffer_, *parser_,
+                     [self = shared_from_this()](beast::error_code error, size_t) {
+                       if (!error) self->Answer();
+                     });
+  }
+
+ private:
+  void Answer() {
+    const auto& request = parser_->get();
+    response_ = {};
+    response_.version(request.version());
+    response_.keep_alive(request.keep_alive());
+    response_.set(http::field::server, "kvern-router");
+    response_.set(http::field::cache_control, "no-store");
+    StatusPage page;
+    if (request.method() == http::verb::get || request.method() == http::verb::head) {
+      page = RespondTo({request.target().data(), request.target().size()}, *source_);
+    } else {
+      page = {405, "application/json", "{\"error\":\"only GET is answered\"}\n"};
+    }
+    response_.result(static_cast<unsigned>(page.code));
+    response_.set(http::field::content_type, page.content_type);
+    response_.content_length(page.body.size());
+    if (request.method() != http::verb::head) response_.body() = std::move(page.body);
+    stream_.expires_after(kTimeout);
+    http::async_write(stream_, response_,
+                      [self = shared_from_this()](beast::error_code error, size_t) {
+                        if (!error && self->response_.keep_alive()) self->Read();
+                      });
+  }
+
+  beast::tcp_stream stream_;
+  beast::flat_buffer buffer_{kMaxHeaderBytes + kMaxBodyBytes};
+  std::optional<http::request_parser<http::string_body>> parser_;
+  http::response<http::string_body> response_;
+  StatusSource* source_;
+  std::shared_ptr<int> open_;  // connections; only the server's thread counts
+};
+
+class Server : public StatusServer {
+ public:
+  Server(tcp::endpoint endpoint, StatusSource* source)
+      : acceptor_(context_, endpoint), source_(source) {
+    Accept();
+    thread_ = std::thread([this] { context_.run(); });
+  }
+  ~Server() override {
+    context_.stop();
+    thread_.join();
+  }
+
+  std::string address() const override {
+    return absl::StrCat(acceptor_.local_endpoint().address().to_string(), ":",
+                        acceptor_.local_endpoint().port());
+  }
+
+ private:
+  void Accept() {
+    acceptor_.async_accept([this](beast::error_code error, tcp::socket socket) {
+      // One above the limit is closed at once, so that it does not wait for nothing.
+      if (!error && *open_ < kMaxConnections) {
+        std::make_shared<Session>(std::move(socket), source_, open_)->Read();
+      }
+      if (error == asio::error::operation_aborted) return;
+      if (error) {
+        Later();  // Out of descriptors, most likely: not a busy loop.
+      } else {
+        Accept();
+      }
+    });
+  }
+
+  void Later() {
+    timer_.expires_after(std::chrono::milliseconds(100));
+    timer_.async_wait([this](beast::error_code error) {
+      if (!error) Accept();
+    });
+  }
+
+  std::shared_ptr<int> open_ = std::make_shared<int>(0);
+  asio::io_context context_{1};
+  asio::steady_timer timer_{context_};
+  tcp::acceptor acceptor_;
+  StatusSource* source_;
+  std::thread thread_;
+};
+
+absl::StatusOr<tcp::endpoint> ParseAddress(const std::string& address) {
+  size_t colon = address.rfind(':');
+  uint16_t port = 0;
+  bool parsed = false;
+  if (colon != std::string::npos) {
+    const char* end = address.data() + address.size();
+    auto [stop, error] = std::from_chars(address.data() + colon + 1, end, port);
+    parsed = error == std::errc() && stop == end;
+  }
+  beast::error_code error;
+  asio::ip::address host;
+  if (parsed) host = asio::ip::make_address(address.substr(0, colon), error);
+  if (!parsed || error) {
+    return InvalidArgument("'", address, "' is not an address and a port, such as 127.0.0.1:5580");
+  }
+  if (!host.is_loopback()) {
+    return FailedPrecondition("'", address, "' is not a loopback address, allowed: 127.0.0.1:PORT");
+  }
+  return tcp::endpoint(host, port);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<StatusServer>> StatusServer::Start(const std::string& address,
+                                                                  StatusSource* source) {
+  KVERN_ASSIGN_OR_RETURN(tcp::endpoint endpoint, ParseAddress(address));
+  try {  // The acceptor says by exception that the port is taken.
+    return std::make_unique<Server>(endpoint, source);
+  } catch (const boost::system::system_error& error) {
+    return Unavailable("cannot listen on ", address, ": ", error.code().message());
+  }
+}
+
+}  // namespace kvern

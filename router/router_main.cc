@@ -1,0 +1,206 @@
+// kvern-router: the process that clients and workers talk to.
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/random.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+
+#include "cluster/base/check.h"
+#include "cluster/base/log.h"
+#include "cluster/base/options.h"
+#include "router/announce.h"
+#include "router/io/router_loop.h"
+#include "router/io/startup_table.h"
+#include "router/io/status_server.h"
+#include "router/served_model.h"
+
+namespace kvern {
+namespace {
+
+struct Settings {
+  ServedModelOptions model;
+  std::string listen = "tcp://127.0.0.1:5570";
+  std::string worker_listen = "tcp://127.0.0.1:0";
+  std::string status = "127.0.0.1:5580";
+  int64_t max_seq_len = 0;
+  int64_t default_max_tokens = 256;
+  int64_t queue_entries = 1024;
+  uint64_t queue_bytes = 256ull << 20;
+  Duration default_ttft_deadline = 10 * kSecond;
+  int64_t expect_groups = 1;
+  int64_t ready_fd = -1;
+  std::string ready_file;
+};
+
+Settings ParseCommandLine(int argc, char** argv) {
+  Settings settings;
+  Options options("kvern-router",
+                  "kvern-router --model PATH [--listen tcp://127.0.0.1:5570] [option]...");
+  options.String("model", "PATH", "GGUF file or folder (its tokenizer and limits are read)",
+                 &settings.model.path);
+  options.String("model-name", "NAME", "served name (default: from the model)",
+                 &settings.model.name);
+  options.String("listen", "ENDPOINT", "where clients connect", &settings.listen);
+  options.String("worker-listen", "ENDPOINT", "where workers connect", &settings.worker_listen);
+  options.String("status", "ADDRESS", "status server", &settings.status);
+  options.Count("max-seq-len", "N", "longest prompt + answer (default: the model's)",
+                &settings.max_seq_len, 1, UINT32_MAX);
+  options.Count("default-max-tokens", "N", "max_tokens of a request without",
+                &settings.default_max_tokens, 1, UINT32_MAX);
+  options.Count("queue-entries", "N", "most requests that may wait", &settings.queue_entries, 1,
+                1 << 20);
+  options.Size("queue-bytes", "most bytes of waiting requests (default 256MiB)",
+               &settings.queue_bytes);
+  options.Time("default-ttft-deadline", "longest wait for a first token (default 10s)",
+               &settings.default_ttft_deadline);
+  options.String("chat-template", "NAME", "built-in template instead of the model's",
+                 &settings.model.chat_template);
+  options.Count("expect-groups", "N", "ready when so many groups are live", &settings.expect_groups,
+                1, 4096);
+  options.Count("ready-fd", "N", "open descriptor that gets the addresses, then {\"ready\":true}",
+                &settings.ready_fd, 0, 1 << 20);
+  options.String("ready-file", "PATH", "file that appears when ready", &settings.ready_file);
+  options.Logging();
+  options.ParseOrExit(argc, argv);
+  auto usage_error = [](const std::string& message) {
+    std::fprintf(stderr, "kvern-router: %s\n", message.c_str());
+    std::exit(2);
+  };
+  if (settings.model.path.empty()) usage_error("--model: needed (see --help)");
+  if (settings.ready_fd >= 0 && fcntl(static_cast<int>(settings.ready_fd), F_GETFD) < 0) {
+    usage_error(absl::StrCat("--ready-fd: '", settings.ready_fd, "' is not an open descriptor"));
+  }
+  settings.model.max_seq_len = static_cast<uint32_t>(settings.max_seq_len);
+  return settings;
+}
+
+uint64_t DrawRandom() {
+  uint64_t value = 0;
+  KVERN_CHECK_EQ(getrandom(&value, sizeof(value), 0), static_cast<ssize_t>(sizeof(value)));
+  return value == 0 ? 1 : value;  // 0 means "not said".
+}
+
+RouterConfig ConfigOf(const Settings& settings, const ServedModel& model) {
+  RouterConfig config;
+  config.model = model.name;
+  config.has_tokenizer = model.tokenizer.has_value();
+  config.max_seq_len = model.max_seq_len;
+  config.vocab_size = model.vocab_size;
+  config.eos_ids = model.eos_ids;
+  config.default_max_tokens = static_cast<uint32_t>(settings.default_max_tokens);
+  config.default_ttft_deadline = settings.default_ttft_deadline;
+  config.queue_entries = static_cast<uint32_t>(settings.queue_entries);
+  config.queue_bytes = settings.queue_bytes;
+  config.router_incarnation = DrawRandom();
+  return config;
+}
+
+// Blocks SIGTERM and SIGINT in this and all later threads; they are read from the descriptor.
+absl::StatusOr<int> TakeSignals() {
+  signal(SIGPIPE, SIG_IGN);
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  if (sigprocmask(SIG_BLOCK, &signals, nullptr) != 0) return ErrnoStatus("sigprocmask", errno);
+  int fd = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
+  if (fd < 0) return ErrnoStatus("signalfd", errno);
+  return fd;
+}
+
+// The first signal drains, the second ends the process.
+class SignalCounter {
+ public:
+  SignalCounter(int fd, RouterLoop* loop) : fd_(fd), loop_(loop) {}
+
+  void Read() {
+    signalfd_siginfo info;
+    while (read(fd_, &info, sizeof(info)) == static_cast<ssize_t>(sizeof(info))) {
+      if (count_++ > 0) _exit(1);
+      loop_->BeginDrain();
+    }
+  }
+
+ private:
+  int fd_;
+  RouterLoop* loop_;
+  int count_ = 0;
+};
+
+// Prints each new group's table, and says when all are there.
+class GroupWatcher {
+ public:
+  GroupWatcher(const Settings& settings, uint32_t max_seq_len, Announcer* announcer)
+      : expected_(static_cast<size_t>(settings.expect_groups)),
+        max_seq_len_(max_seq_len),
+        announcer_(announcer) {}
+
+  void Look(const RouterStatus& status) {
+    size_t live = 0;
+    for (const GroupStatus& group : status.groups) {
+      if (!group.live || group.ranks.empty()) continue;
+      ++live;
+      Incarnation& printed = printed_[group.name];
+      if (printed == group.ranks[0].group_incarnation) continue;
+      printed = group.ranks[0].group_incarnation;
+      std::fputs(StartupTable(group, max_seq_len_).c_str(), stderr);
+    }
+    if (announced_ || live < expected_) return;
+    announced_ = true;
+    absl::Status status_of_ready = announcer_->Ready();
+    if (!status_of_ready.ok()) {
+      Log(LogLevel::kWarning, "ready_not_announced", {{"error", status_of_ready.message()}});
+    }
+  }
+
+ private:
+  size_t expected_;
+  uint32_t max_seq_len_;
+  Announcer* announcer_;
+  std::map<std::string, Incarnation> printed_;
+  bool announced_ = false;
+};
+
+absl::Status RunRouter(const Settings& settings) {
+  KVERN_ASSIGN_OR_RETURN(int signals, TakeSignals());
+  KVERN_ASSIGN_OR_RETURN(std::unique_ptr<NetContext> context, NetContext::Create());
+  // Everything is bound before the model is read, so that workers can start loading meanwhile.
+  KVERN_ASSIGN_OR_RETURN(std::unique_ptr<RouterPorts> ports,
+                         RouterPorts::Bind(*context, settings.listen, settings.worker_listen));
+  KVERN_ASSIGN_OR_RETURN(std::unique_ptr<StatusServer> status_server,
+                         StatusServer::Start(settings.status, ports->status_source()));
+  Announcer announcer(static_cast<int>(settings.ready_fd), settings.ready_file);
+  KVERN_RETURN_IF_ERROR(
+      announcer.Bound({ports->endpoint(), ports->worker_endpoint(), status_server->address()}));
+
+  KVERN_ASSIGN_OR_RETURN(std::unique_ptr<ServedModel> model, LoadServedModel(settings.model));
+  RouterConfig config = ConfigOf(settings, *model);
+  RouterLoop loop(config, DrawRandom(), model->Text(), ports.get());
+  SignalCounter signal_counter(signals, &loop);
+  loop.Watch(signals, [&] { signal_counter.Read(); });
+  GroupWatcher watcher(settings, config.max_seq_len, &announcer);
+  loop.OnGroupLive([&](const RouterStatus& status) { watcher.Look(status); });
+  Log(LogLevel::kInfo, "router_started",
+      {{"model", config.model},
+       {"listen", ports->endpoint()},
+       {"workers", ports->worker_endpoint()},
+       {"status", status_server->address()}});
+  return loop.Run();
+}
+
+int Main(int argc, char** argv) {
+  Settings settings = ParseCommandLine(argc, argv);
+  absl::Status status = RunRouter(settings);
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "kvern-router: %s\n", std::string(status.message()).c_str());
+  return 1;
+}
+
+}  // namespace
+}  // namespace kvern
+
+int main(int argc, char** argv) { return kvern::Main(argc, argv); }
