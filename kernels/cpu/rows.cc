@@ -76,7 +76,9 @@ HWY_INLINE VU RoundToBf16(VF x) {
   const VU odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1u));
   const VU rounded = hn::ShiftRight<16>(hn::Add(bits, hn::Add(odd, hn::Set(du, 0x7FFFu))));
   const VU nan = hn::Or(hn::ShiftRight<16>(bits), hn::Set(du, 0x40u));
-  const auto is_nan = hn::RebindMask(du, hn::Ne(x, x));
+  // Comparing x with itself would not do: Highway's AVX2 inequality is false for NaN.
+  const auto magnitude = hn::BitCast(DI(), hn::And(bits, hn::Set(du, 0x7FFFFFFFu)));
+  const auto is_nan = hn::RebindMask(du, hn::Gt(magnitude, hn::Set(DI(), 0x7F800000)));
   return hn::IfThenElse(is_nan, nan, rounded);
 }
 
