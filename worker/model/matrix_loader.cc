@@ -52,9 +52,11 @@ absl::Status NameTensor(const absl::Status& status, const TensorInfo& tensor) {
                    absl::StrJoin(tensor.shape, ", "), "]): ", status.message()));
 }
 
-template <typename T>
-std::span<const std::byte> BytesOf(const std::vector<T>& values) {
-  return std::as_bytes(std::span<const T>(values));
+// What float32 values are turned into for a matrix of this format.
+FileDtype EncodingFor(WeightFormat format) {
+  if (format == WeightFormat::kInt8) return FileDtype::kQ8_0;
+  if (format == WeightFormat::kInt4) return FileDtype::kQ4_1;
+  return FileDtype::kF32;
 }
 
 }  // namespace
@@ -64,9 +66,9 @@ struct MatrixLoader::Scratch {
   std::vector<std::byte> file_rows;
   uint64_t bytes_per_row = 0;  // of file_rows
   bool slices = false;         // file_rows holds only the piece's columns
-  std::vector<float> values;
-  std::vector<float> slice;
+  std::vector<float> values;   // a row of file_rows
   std::vector<std::byte> quantized;
+  std::vector<std::byte> encoded;  // the piece's rows and columns, as SetRows takes them
 };
 
 WeightFormat ChooseFormat(WeightChoice choice, std::span<const TensorInfo* const> tensors,
@@ -117,10 +119,20 @@ absl::Status MatrixLoader::Run(Device& device) {
 absl::Status MatrixLoader::LoadRows(const MatrixPiece& piece) const {
   Scratch scratch;
   KVERN_RETURN_IF_ERROR(ReadRows(piece, scratch));
-  for (uint64_t row = 0; row < piece.rows; ++row) {
-    KVERN_RETURN_IF_ERROR(StoreRow(piece, row, scratch));
+  const TensorInfo& tensor = *piece.tensor;
+  WeightFormat format = piece.target->format();
+  auto rows = static_cast<int64_t>(piece.rows);
+  FileDtypeInfo info = Info(tensor.dtype);
+  bool whole_blocks =
+      piece.first_col % info.block_elements == 0 && piece.cols % info.block_elements == 0;
+  bool direct = whole_blocks && IsDirect(tensor.dtype, format);
+  bool as_read = scratch.slices || piece.cols == tensor.row_elements();
+  if (direct && as_read && !tensor.interleaved_rows) {
+    return piece.target->SetRows(piece.target_row, rows, tensor.dtype, scratch.file_rows);
   }
-  return absl::OkStatus();
+  FileDtype encoding = direct ? tensor.dtype : EncodingFor(format);
+  for (uint64_t row = 0; row < piece.rows; ++row) EncodeRow(piece, row, encoding, scratch);
+  return piece.target->SetRows(piece.target_row, rows, encoding, scratch.encoded);
 }
 
 absl::Status MatrixLoader::ReadRows(const MatrixPiece& piece, Scratch& scratch) const {
@@ -146,34 +158,33 @@ absl::Status MatrixLoader::ReadRows(const MatrixPiece& piece, Scratch& scratch) 
   return absl::OkStatus();
 }
 
-absl::Status MatrixLoader::StoreRow(const MatrixPiece& piece, uint64_t row,
-                                    Scratch& scratch) const {
+// Appends the piece's columns of row `row` to scratch.encoded. `encoding`: the tensor's own type,
+// or what its float32 values are turned into.
+void MatrixLoader::EncodeRow(const MatrixPiece& piece, uint64_t row, FileDtype encoding,
+                             Scratch& scratch) const {
   const TensorInfo& tensor = *piece.tensor;
   FileDtypeInfo info = Info(tensor.dtype);
-  WeightFormat format = piece.target->format();
-  int64_t target_row = piece.target_row + static_cast<int64_t>(row);
   // Interleaved rows move within their head, which the job holds as a whole.
   uint64_t file_row = checkpoint_.SourceRow(tensor, piece.first_row + row) - piece.first_row;
   KVERN_CHECK_LT(file_row, piece.rows);
-  std::span<const std::byte> bytes(scratch.file_rows.data() + file_row * scratch.bytes_per_row,
-                                   scratch.bytes_per_row);
+  auto bytes = std::span<const std::byte>(scratch.file_rows)
+                   .subspan(file_row * scratch.bytes_per_row, scratch.bytes_per_row);
   uint64_t first_col = scratch.slices ? 0 : piece.first_col;
-  bool whole_blocks = first_col % info.block_elements == 0 && piece.cols % info.block_elements == 0;
-  if (whole_blocks && IsDirect(tensor.dtype, format)) {
-    auto slice = bytes.subspan(first_col / info.block_elements * info.block_bytes,
-                               piece.cols / info.block_elements * info.block_bytes);
-    return piece.target->SetRow(target_row, tensor.dtype, slice);
+  std::span<const std::byte> part;
+  if (encoding == tensor.dtype) {
+    part = bytes.subspan(first_col / info.block_elements * info.block_bytes,
+                         piece.cols / info.block_elements * info.block_bytes);
+  } else {
+    scratch.values.resize(scratch.bytes_per_row / info.block_bytes * info.block_elements);
+    DequantizeRow(tensor.dtype, bytes, scratch.values);
+    auto values = std::span<const float>(scratch.values).subspan(first_col, piece.cols);
+    part = std::as_bytes(values);
+    if (encoding != FileDtype::kF32) {
+      QuantizeRow(encoding, values, scratch.quantized);
+      part = scratch.quantized;
+    }
   }
-  scratch.values.resize(scratch.bytes_per_row / info.block_bytes * info.block_elements);
-  DequantizeRow(tensor.dtype, bytes, scratch.values);
-  auto begin = scratch.values.begin() + static_cast<std::ptrdiff_t>(first_col);
-  scratch.slice.assign(begin, begin + static_cast<std::ptrdiff_t>(piece.cols));
-  if (format == WeightFormat::kF32 || format == WeightFormat::kBf16) {
-    return piece.target->SetRow(target_row, FileDtype::kF32, BytesOf(scratch.slice));
-  }
-  FileDtype encoding = format == WeightFormat::kInt8 ? FileDtype::kQ8_0 : FileDtype::kQ4_1;
-  QuantizeRow(encoding, scratch.slice, scratch.quantized);
-  return piece.target->SetRow(target_row, encoding, scratch.quantized);
+  scratch.encoded.insert(scratch.encoded.end(), part.begin(), part.end());
 }
 
 }  // namespace kvern

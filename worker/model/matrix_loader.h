@@ -45,7 +45,8 @@ class MatrixLoader {
   struct Scratch;
   absl::Status LoadRows(const MatrixPiece& piece) const;
   absl::Status ReadRows(const MatrixPiece& piece, Scratch& scratch) const;
-  absl::Status StoreRow(const MatrixPiece& piece, uint64_t row, Scratch& scratch) const;
+  void EncodeRow(const MatrixPiece& piece, uint64_t row, FileDtype encoding,
+                 Scratch& scratch) const;
 
   const Checkpoint& checkpoint_;
   std::vector<MatrixPiece> jobs_;  // pieces cut into bounded runs of rows
