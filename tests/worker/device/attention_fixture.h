@@ -1,4 +1,5 @@
-// Sequences with random queries, keys and values on a CPU device, and what attention must give for them.
+// Sequences with random queries, keys and values on a CPU device, and what attention must give for
+// them.
 #pragma once
 
 #include <algorithm>
@@ -83,8 +84,8 @@ class AttentionCase {
     }
     std::vector<double> q(static_cast<size_t>(dim));
     for (int64_t d = 0; d < dim; ++d) {
-      q[static_cast<size_t>(d)] = static_cast<double>(
-          qkv_[static_cast<size_t>((first_row_[sequence] + position) * columns() + head * dim + d)]);
+      q[static_cast<size_t>(d)] = static_cast<double>(qkv_[static_cast<size_t>(
+          (first_row_[sequence] + position) * columns() + head * dim + d)]);
     }
     return reference::Attention(q, keys, values);
   }
@@ -113,8 +114,7 @@ class AttentionCase {
     for (size_t s = 0; s < tables_.size(); ++s) {
       const int64_t count = std::min(chunk, shape_.lengths[s] - start);
       if (count <= 0) continue;
-      layout.sequences.push_back(
-          {static_cast<int64_t>(targets.size()), start, count, tables_[s]});
+      layout.sequences.push_back({static_cast<int64_t>(targets.size()), start, count, tables_[s]});
       for (int64_t i = 0; i < count; ++i) {
         layout.positions.push_back(static_cast<uint32_t>(start + i));
         layout.token_ids.push_back(0);

@@ -12,7 +12,8 @@ std::vector<std::string> IsaNames() {
   return names;
 }
 
-// Every head of some positions of every sequence, the last ones and those around page and split edges.
+// Every head of some positions of every sequence, the last ones and those around page and split
+// edges.
 void ExpectNear(const AttentionCase& data, const AttentionShape& shape,
                 const std::vector<float>& got) {
   for (size_t s = 0; s < shape.lengths.size(); ++s) {
@@ -23,8 +24,8 @@ void ExpectNear(const AttentionCase& data, const AttentionShape& shape,
         const float* row = got.data() + (data.first_row(s) + position) * data.out_columns() +
                            head * shape.head_dim;
         for (size_t d = 0; d < want.size(); ++d) {
-          ASSERT_NEAR(row[d], want[d], 1e-5) << "sequence " << s << " position " << position
-                                             << " head " << head << " dim " << d;
+          ASSERT_NEAR(row[d], want[d], 1e-5)
+              << "sequence " << s << " position " << position << " head " << head << " dim " << d;
         }
       }
     }
@@ -33,14 +34,10 @@ void ExpectNear(const AttentionCase& data, const AttentionShape& shape,
 
 TEST(CpuAttentionTest, AgreesWithFloat64OnEveryTarget) {
   const AttentionShape shapes[] = {
-      {1, 1, 64, DType::kF32, {5}},
-      {3, 3, 64, DType::kBf16, {1, 16, 17, 300}},
-      {1, 16, 80, DType::kBf16, {33, 2}},
-      {2, 2, 128, DType::kF32, {270, 15}},
-      {2, 5, 6, DType::kF32, {40, 31, 32}},
-      {1, 7, 18, DType::kBf16, {290}},
-      {1, 2, 256, DType::kBf16, {20}},
-      {2, 1, 2, DType::kBf16, {259}},
+      {1, 1, 64, DType::kF32, {5}},         {3, 3, 64, DType::kBf16, {1, 16, 17, 300}},
+      {1, 16, 80, DType::kBf16, {33, 2}},   {2, 2, 128, DType::kF32, {270, 15}},
+      {2, 5, 6, DType::kF32, {40, 31, 32}}, {1, 7, 18, DType::kBf16, {290}},
+      {1, 2, 256, DType::kBf16, {20}},      {2, 1, 2, DType::kBf16, {259}},
   };
   uint64_t seed = 100;
   for (const AttentionShape& shape : shapes) {
@@ -55,7 +52,7 @@ TEST(CpuAttentionTest, AgreesWithFloat64OnEveryTarget) {
 
 TEST(CpuAttentionTest, ChunksAndThreadsDoNotChangeABit) {
   for (DType dtype : {DType::kF32, DType::kBf16}) {
-    const AttentionShape shape{3, 3, 64, dtype, {530, 1, 77, 256, 257}};
+    const AttentionShape shape{3, 3, 64, dtype, {290, 1, 77, 256, 257}};
     AttentionCase data(shape, 7);
     for (const std::string& isa : IsaNames()) {
       const auto one = MakeCpuDevice(1, isa);
