@@ -24,10 +24,12 @@ constexpr Duration kLeaveGrace = 5 * kSecond;
 constexpr Duration kFlushLimit = 2 * kSecond;
 constexpr int kUsageExit = 2;
 
+// Never 0, and 63 bits: on a command line it is a whole number like any other.
 uint64_t DrawIncarnation() {
   uint64_t drawn = 0;
   while (drawn == 0) {
     KVERN_CHECK(getrandom(&drawn, sizeof(drawn), 0) == sizeof(drawn));
+    drawn >>= 1;
   }
   return drawn;
 }
@@ -224,7 +226,8 @@ void Supervisor::End(int code) {
 
 void Supervisor::Fail(const std::string& where, const std::string& what, int code) {
   if (phase_ == Phase::kEnding) return;
-  last_words_ = absl::StrCat(where, ": ", what);
+  // A rank names itself; once is enough.
+  last_words_ = what.starts_with(where + ": ") ? what : absl::StrCat(where, ": ", what);
   End(code);
 }
 

@@ -85,7 +85,8 @@ class LaunchTest(unittest.TestCase):
             self.assertEqual(json.loads(ready.read())["endpoint"], "tcp://127.0.0.1:1")
 
     def test_rank_that_cannot_start_ends_the_launch_with_its_first_error(self):
-        launch = self.launch(fault="1:1:model.gguf: tensor 'x' is cut off", ready=False)
+        launch = self.launch(fault="1:1:group-0 rank 1: model.gguf: tensor 'x' is cut off",
+                             ready=False)
         self.assertEqual(launch.wait(), 1)
         self.assertEqual(launch.last_error_line(),
                          "kvern-launch: group-0 rank 1: model.gguf: tensor 'x' is cut off")
