@@ -40,9 +40,7 @@ void SumInRankOrder(const float* const* parts, int world, size_t count, float* o
 
 MemoryCommunicator::MemoryCommunicator(std::shared_ptr<GroupMemory> memory, int rank,
                                        std::unique_ptr<PeerWatch> watch)
-    : memory_(std::move(memory)), rank_(rank), watch_(std::move(watch)) {
-  KVERN_CHECK(rank >= 0 && rank < memory_->world()) << "rank " << rank;
-}
+    : memory_(std::move(memory)), rank_(rank), watch_(std::move(watch)) {}
 
 MemoryCommunicator::~MemoryCommunicator() { memory_->Leave(rank_); }
 

@@ -13,7 +13,8 @@ namespace kvern {
 // again only when every rank has shown, by a later epoch, that it has read what was there.
 class MemoryCommunicator final : public Communicator {
  public:
-  // `watch` may be null: peers then only say themselves that they leave.
+  // REQUIRES: 0 <= rank < memory->world(). `watch` may be null: peers then only say themselves that
+  // they leave.
   MemoryCommunicator(std::shared_ptr<GroupMemory> memory, int rank,
                      std::unique_ptr<PeerWatch> watch);
   ~MemoryCommunicator() override;

@@ -17,11 +17,6 @@ constexpr size_t kTieRoom = 32;
 // Whole rows per collective: 16 rows of 128 Ki tokens are 16 MiB.
 constexpr size_t kWholeRowsAtOnce = 16;
 
-struct LogitPair {
-  float logit;
-  float raw;
-};
-
 // NaN and infinities out of a broken model must not break the order of tokens.
 float Ordered(float logit) { return logit > kMaskedLogit ? logit : kMaskedLogit; }
 
@@ -186,6 +181,20 @@ std::optional<TokenLogit> Sampler::Choose(const RowPlan& plan, const SampleRow& 
   return std::nullopt;
 }
 
+absl::StatusOr<std::vector<Sampler::LogitPair>> Sampler::GatherWholeRows(
+    Tensor logits, std::span<const size_t> rows, size_t width) {
+  std::vector<LogitPair> mine(rows.size() * width);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const float* values = logits.f32() + static_cast<int64_t>(rows[i]) * logits.stride;
+    for (uint32_t c = 0; c < vocab_.size(); ++c) {
+      mine[i * width + c] = {Ordered(values[c]), RawLogit(edits_[rows[i]], c, values[c])};
+    }
+  }
+  std::vector<LogitPair> all(mine.size() * static_cast<size_t>(comm_.world()));
+  KVERN_RETURN_IF_ERROR(comm_.AllGather(mine.data(), mine.size() * sizeof(LogitPair), all.data()));
+  return all;
+}
+
 absl::Status Sampler::ChooseFromWholeRows(Tensor logits, std::span<const SampleRow> rows,
                                           const RowPlan& any_plan,
                                           std::vector<std::optional<TokenLogit>>& chosen) {
@@ -193,41 +202,29 @@ absl::Status Sampler::ChooseFromWholeRows(Tensor logits, std::span<const SampleR
   for (size_t row = 0; row < chosen.size(); ++row) {
     if (!chosen[row]) open.push_back(row);
   }
-  if (open.empty()) return absl::OkStatus();
-  size_t world = static_cast<size_t>(comm_.world());
-  std::vector<uint32_t> columns;
+  std::vector<uint32_t> columns;  // of each rank
   for (int rank = 0; rank < comm_.world(); ++rank) {
     columns.push_back(HeaderOf(rank, any_plan).columns);
   }
   size_t width = *std::max_element(columns.begin(), columns.end());
   for (size_t first = 0; first < open.size(); first += kWholeRowsAtOnce) {
     size_t count = std::min(kWholeRowsAtOnce, open.size() - first);
-    std::vector<LogitPair> mine(count * width);
-    std::vector<LogitPair> all(count * width * world);
+    auto group = std::span<const size_t>(open).subspan(first, count);
+    KVERN_ASSIGN_OR_RETURN(auto pairs, GatherWholeRows(logits, group, width));
     for (size_t i = 0; i < count; ++i) {
-      size_t row = open[first + i];
-      const float* values = logits.f32() + static_cast<int64_t>(row) * logits.stride;
-      for (uint32_t c = 0; c < vocab_.size(); ++c) {
-        mine[i * width + c] = {Ordered(values[c]), RawLogit(edits_[row], c, values[c])};
-      }
-    }
-    size_t bytes = mine.size() * sizeof(LogitPair);
-    KVERN_RETURN_IF_ERROR(comm_.AllGather(mine.data(), bytes, all.data()));
-    for (size_t i = 0; i < count; ++i) {
-      CandidateSet set;
-      for (size_t rank = 0; rank < world; ++rank) {
-        const LogitPair* part = all.data() + (rank * count + i) * width;
+      std::vector<TokenLogit> by_id;
+      for (size_t rank = 0; rank < columns.size(); ++rank) {
+        const LogitPair* part = pairs.data() + (rank * count + i) * width;
         for (uint32_t c = 0; c < columns[rank]; ++c) {
-          auto id = static_cast<uint32_t>(set.tokens.size());
-          set.tokens.push_back({part[c].logit, part[c].raw, id});
+          by_id.push_back({part[c].logit, part[c].raw, static_cast<uint32_t>(by_id.size())});
         }
       }
-      std::vector<TokenLogit> by_id = set.tokens;
+      CandidateSet set{by_id, std::nullopt, 0};
       std::sort(set.tokens.begin(), set.tokens.end(), IsBetter);
-      const SampleRow& what = rows[open[first + i]];
+      const SampleRow& what = rows[group[i]];
       auto distribution = FilteredDistribution(set, *what.params, vocab_size_);
       uint64_t key = DrawKey(what.params->seed, what.choice, what.position);
-      chosen[open[first + i]] = by_id[DrawToken(*distribution, key)];
+      chosen[group[i]] = by_id[DrawToken(*distribution, key)];
     }
   }
   return absl::OkStatus();

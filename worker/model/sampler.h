@@ -51,6 +51,10 @@ class Sampler {
     size_t offset = 0;
   };
   struct RowHeader;
+  struct LogitPair {
+    float logit = 0;
+    float raw = 0;
+  };
 
   std::vector<RowPlan> PlanRows(std::span<const SampleRow> rows);
   void Collect(Tensor logits, size_t row, const SampleRow& what, const RowPlan& plan);
@@ -63,6 +67,10 @@ class Sampler {
   absl::Status ChooseFromWholeRows(Tensor logits, std::span<const SampleRow> rows,
                                    const RowPlan& any_plan,
                                    std::vector<std::optional<TokenLogit>>& chosen);
+  // All logits of the given rows as [world][row][width]; ranks pad theirs to `width` columns.
+  absl::StatusOr<std::vector<LogitPair>> GatherWholeRows(Tensor logits,
+                                                         std::span<const size_t> rows,
+                                                         size_t width);
   TokenLogprob Logprob(const RowPlan& plan, const TokenLogit& chosen) const;
 
   Ops& ops_;

@@ -161,7 +161,7 @@ TEST_P(GoldenSamplingTest, ProbabilitiesEqualTheReference) {
 }
 
 TEST_P(GoldenSamplingTest, DrawsFollowTheReferenceAndNotTheSplit) {
-  constexpr uint32_t kDraws = 1500;
+  constexpr uint32_t kDraws = 600;
   for (const Case& golden : GoldenCases()) {
     std::vector<SampleRow> rows;
     for (uint32_t position = 0; position < kDraws; ++position) {
