@@ -1,11 +1,14 @@
 #include "worker/engine/rank_link.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <utility>
 #include <variant>
 
 #include "cluster/base/clock.h"
+#include "cluster/base/rng.h"
 #include "schemas/codec.h"
 
 namespace kvern {
@@ -17,12 +20,15 @@ absl::StatusOr<std::unique_ptr<RankLink>> RankLink::Connect(const std::string& e
   KVERN_ASSIGN_OR_RETURN(std::unique_ptr<NetContext> context, NetContext::Create());
   KVERN_ASSIGN_OR_RETURN(DealerSocket socket, DealerSocket::Connect(*context, endpoint, options));
   std::unique_ptr<RankLink> link(new RankLink(endpoint, std::move(context), std::move(socket)));
+  // Differs between processes and their restarts.
+  link->incarnation_ =
+      HashCounter(static_cast<uint64_t>(getpid()), static_cast<uint64_t>(MonotonicNow()));
   KVERN_ASSIGN_OR_RETURN(link->watch_, ConnectionWatch::Create(*link->context_, link->socket_));
   return link;
 }
 
 absl::Status RankLink::SendMessage(const WorkerToRouter& message) {
-  std::string body = EncodeWorkerToRouter(message);
+  std::string body = EncodeWorkerToRouter(message, incarnation_);
   KVERN_ASSIGN_OR_RETURN(SendResult result, socket_.Send(body));
   if (result == SendResult::kSent) return absl::OkStatus();
   return Unavailable("the router at ", endpoint_, " takes no more messages");

@@ -41,6 +41,7 @@ class RankLink : public LeaderPort {
   std::string endpoint_;
   std::unique_ptr<NetContext> context_;
   DealerSocket socket_;
+  Incarnation incarnation_ = 0;  // of this process
   std::unique_ptr<ConnectionWatch> watch_;
 };
 
