@@ -79,13 +79,6 @@ void Checker::Dispatched(Time now, const Dispatch& dispatch, uint64_t group_bloc
   }
 }
 
-void Checker::AcceptedWhile(const RequestId& id, uint64_t largest) {
-  const Seen* seen = Find(id);
-  if (seen != nullptr && largest > 0 && NeedOf(*seen) > largest) {
-    Violate("S8", id, absl::StrCat("queued, needs ", NeedOf(*seen), " blocks of ", largest));
-  }
-}
-
 Seen* Checker::FindFor(PeerId client, const RequestId& id, const char* what) {
   std::unique_ptr<Seen>* found = seen_.Find(id);
   if (found == nullptr || (*found)->client != client) {

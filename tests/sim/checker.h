@@ -66,9 +66,8 @@ class Checker {
 
   // ---- What the router did.
   void Dispatched(Time now, const Dispatch& dispatch, uint64_t group_blocks);
-  // A client read this. `largest` is the blocks of the largest known group, 0 when none is.
+  // A client read this.
   void Read(PeerId client, const RouterToClient& message);
-  void AcceptedWhile(const RequestId& id, uint64_t largest);  // S8
 
   // L1: everything asked for by clients that still read has its answer.
   void AllAnswered();

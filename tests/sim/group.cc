@@ -43,6 +43,7 @@ void SimGroup::Start() {
 
 void SimGroup::Kill(bool told, Duration restart_after) {
   if (!up_) return;
+  ++faults_;
   up_ = false;
   paused_ = false;
   lie_ = false;
@@ -65,6 +66,7 @@ void SimGroup::Kill(bool told, Duration restart_after) {
 void SimGroup::Pause(Duration length) {
   if (!up_ || paused_) return;
   paused_ = true;
+  ++faults_;
   world_->After(length, [this, life = life_] {
     if (life != life_) return;
     paused_ = false;
@@ -116,8 +118,7 @@ void SimGroup::Tick() {
   if (draining_ && scheduler_->idle()) {
     Send(0, Leave{incarnation_});
     up_ = false;
-    left_ = true;
-    ++life_;
+    left_ = true;  // a process that exits in order sends its last words
     return;
   }
   BeginStep();
@@ -200,7 +201,7 @@ void SimGroup::SpoilReport(StepReport& report) {
 }
 
 void SimGroup::Heartbeat(uint64_t life) {
-  if (life != life_) return;
+  if (life != life_ || !up_) return;
   if (!paused_ && !stepping_ && scheduler_ != nullptr) Report();
   world_->After(kGroupLease / 3, [this, life] { Heartbeat(life); });
 }

@@ -26,13 +26,17 @@ class SimGroup {
   // SIGSTOP for a while: nothing is read, computed or sent; then it goes on as if nothing had been.
   void Pause(Duration length);
   // The next report breaks the protocol in some way the router must notice.
-  void LieOnce() { lie_ = true; }
+  void LieOnce() {
+    lie_ = true;
+    ++faults_;
+  }
 
   void Receive(PeerId peer, const RouterToWorker& message);
   // Messages to these come here.
   bool Owns(PeerId peer) const;
   bool up() const { return up_; }
-  bool left() const { return left_; }  // drained and gone
+  bool left() const { return left_; }          // drained and gone
+  uint64_t faults() const { return faults_; }  // each may cost the router's trust once
   const std::string& name() const { return name_; }
   uint64_t kv_blocks() const { return kv_blocks_; }  // of this incarnation
   Incarnation incarnation() const { return incarnation_; }
@@ -56,6 +60,7 @@ class SimGroup {
   bool left_ = false;
   bool paused_ = false;
   bool lie_ = false;
+  uint64_t faults_ = 0;
   uint64_t life_ = 0;  // counts starts and deaths: what was scheduled in another life is void
   Incarnation incarnation_ = 0;
   uint64_t kv_blocks_ = 0;

@@ -71,7 +71,9 @@ TEST(Simulation, NothingWrongEverHappensAndEverythingGoodDoes) {
   EXPECT_GT(ended(ErrorCode::kUnavailable), 20u);
   EXPECT_GT(ended(ErrorCode::kInvalidArgument), 5u);
   EXPECT_EQ(ended(ErrorCode::kInternal), 0u);
-  for (uint64_t i = 0; i < kFreshSeeds; ++i) {
+  const char* fresh = std::getenv("KVERN_SIM_FRESH");
+  uint64_t fresh_seeds = fresh == nullptr ? kFreshSeeds : std::strtoull(fresh, nullptr, 10);
+  for (uint64_t i = 0; i < fresh_seeds; ++i) {
     RunTwice(DrawOptions(FreshSeed()), total, lost_groups);
   }
 }

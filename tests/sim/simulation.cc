@@ -21,9 +21,7 @@ Simulation::Simulation(const SimOptions& options)
       load_rng_(Rng(options.seed).Fork(2)),
       fault_rng_(Rng(options.seed).Fork(3)),
       network_rng_(Rng(options.seed).Fork(4)),
-      checker_([this](const std::string& what) {
-        violations_.push_back(absl::StrCat("at ", now() / kMicrosecond, " us: ", what));
-      }),
+      checker_([this](const std::string& what) { Violate(what); }),
       router_(ConfigOf(options), options.seed, &filters_),
       tamper_(options.bug, options.seed) {
   lose_tail_ = fault_rng_.Chance(1, 2);
@@ -83,6 +81,7 @@ void Simulation::Turn() {
   Digest(absl::StrCat(now(), "\n", EffectsText(effects)));
   tamper_.Apply(now(), effects);
   Emit(effects);
+  CheckNotes(effects.notes);
   CheckState();
   wake_at_ = kTimeMax;
   if (router_.NextDeadline() != kTimeMax) WakeRouter(std::max(now() + 1, router_.NextDeadline()));
@@ -96,9 +95,7 @@ void Simulation::Emit(RouterEffects& effects) {
 
 void Simulation::EmitToClient(const ToClient& to) {
   if (const auto* accepted = std::get_if<Accepted>(&to.message)) {
-    uint64_t largest = 0;
-    for (const auto& [name, blocks] : known_groups_) largest = std::max(largest, blocks);
-    checker_.AcceptedWhile(accepted->request_id, largest);
+    waiting_.push_back(accepted->request_id);
   }
   queue_.At(to_peers_[to.client].Arrival(now(), Delay()), [this, to] {
     for (auto& client : clients_) {
@@ -173,28 +170,69 @@ void Simulation::CheckDispatches(const ToWorker& to) {
   }
 }
 
+void Simulation::Violate(const std::string& what) {
+  violations_.push_back(absl::StrCat("at ", now() / kMicrosecond, " us: ", what));
+}
+
 void Simulation::CheckState() {
   RouterStatus status = router_.Status(now());
   lost_groups_ = status.counters.lost_groups;
   stale_runs_ = status.counters.stale_runs;
-  auto violate = [&](const std::string& what) {
-    violations_.push_back(absl::StrCat("at ", now() / kMicrosecond, " us: ", what));
-  };
   if (status.queue_entries > options_.queue_entries || status.queue_bytes > options_.queue_bytes) {
-    violate(absl::StrCat("S6: the queue has ", status.queue_entries, " entries, ",
+    Violate(absl::StrCat("S6: the queue has ", status.queue_entries, " entries, ",
                          status.queue_bytes, " bytes"));
   }
-  for (const GroupStatus& seen : status.groups) {
-    if (!seen.live) continue;
-    if (seen.drift_blocks != 0) {
-      violate(absl::StrCat("S5: drift of ", seen.name, " is ", seen.drift_blocks));
+  if (router_.NextDeadline() <= now()) Violate("S7: a timer is due after Flush");
+  // A cancel reaches the worker between two steps, and its report the router: nothing else may
+  // hold the blocks, unless the group sleeps.
+  double limit = 2e-9 * static_cast<double>(options_.max_delay) + 0.05;
+  for (double seconds : status.counters.cancel_to_free_seconds) {
+    if (seconds > limit && options_.group_pauses == 0) {
+      Violate(absl::StrCat("R6: blocks came back ", seconds, " s after the cancel"));
     }
+  }
+  for (const GroupStatus& seen : status.groups) {
+    if (seen.live) CheckGroup(seen);
+  }
+  CheckWaiting();
+}
+
+void Simulation::CheckGroup(const GroupStatus& seen) {
+  if (seen.drift_blocks != 0) {
+    Violate(absl::StrCat("S5: drift of ", seen.name, " is ", seen.drift_blocks));
+  }
+  for (const auto& group : groups_) {
+    if (group->name() != seen.name || !group->up() || group->scheduler() == nullptr) continue;
+    uint64_t held = group->scheduler()->reserved_blocks();
+    if (seen.reserved_blocks < held || held < group->scheduler()->used_blocks()) {
+      Violate(absl::StrCat("S5: ", seen.name, " holds ", held, " blocks, the router counts ",
+                           seen.reserved_blocks));
+    }
+  }
+}
+
+void Simulation::CheckWaiting() {
+  uint64_t largest = 0;
+  for (const auto& [name, blocks] : known_groups_) largest = std::max(largest, blocks);
+  std::erase_if(waiting_, [&](const RequestId& id) {
+    absl::StatusOr<RequestStatus> found = router_.Find(id);
+    if (!found.ok() || found->state != "queued") return true;
+    if (largest > 0 && found->needed_blocks > largest) {
+      Violate(absl::StrCat("S8: a request that needs ", found->needed_blocks,
+                           " blocks waits, the largest group has ", largest));
+    }
+    return false;
+  });
+}
+
+void Simulation::CheckNotes(const std::vector<Note>& notes) {
+  for (const Note& note : notes) {
+    if (note.event != "group_lost") continue;
     for (const auto& group : groups_) {
-      if (group->name() != seen.name || !group->up() || group->scheduler() == nullptr) continue;
-      uint64_t held = group->scheduler()->reserved_blocks();
-      if (seen.reserved_blocks < held || held < group->scheduler()->used_blocks()) {
-        violate(absl::StrCat("S5: ", seen.name, " holds ", held, " blocks, the router counts ",
-                             seen.reserved_blocks));
+      if (group->name() != note.fields[0].second) continue;
+      if (++losses_[group->name()] > group->faults()) {
+        Violate(absl::StrCat("L4: ", group->name(),
+                             " was lost without a fault: ", note.fields[1].second));
       }
     }
   }

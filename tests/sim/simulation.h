@@ -63,6 +63,10 @@ class Simulation : public World {
 
   // ---- what must hold
   void CheckState();
+  void CheckGroup(const GroupStatus& seen);
+  void CheckWaiting();
+  void CheckNotes(const std::vector<Note>& notes);
+  void Violate(const std::string& what);
   void CheckDispatches(const ToWorker& to);
   void RunUntil(Time end);
   void FinishLiveness();
@@ -82,6 +86,8 @@ class Simulation : public World {
   std::vector<std::unique_ptr<SimClient>> clients_;
   std::map<PeerId, Link> to_peers_;
   std::map<std::string, uint64_t> known_groups_;  // name -> blocks, since it first was complete
+  std::map<std::string, uint64_t> losses_;        // name -> how often the router lost it
+  std::vector<RequestId> waiting_;                // accepted, and last seen in the queue
   std::vector<RouterEvent> inbox_;
   bool lose_tail_ = false;  // what a dead peer had under way is lost
   Time wake_at_ = kTimeMax;
