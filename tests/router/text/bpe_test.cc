@@ -51,17 +51,19 @@ TEST(BpeMerger, AppendsAndCanBeUsedAgain) {
   EXPECT_LE(steps, 9u * 11);
 }
 
-// "abcd" with ab at rank 2, bc at 0, abc at 1: the left neighbour's old candidate is stale.
-TEST(BpeMerger, StaleCandidatesAreDropped) {
+// "abcx": bc goes first, which makes the waiting candidate ab stale. What stands there then, a and
+// bc, has a rule of its own, but a later one than bc and x.
+TEST(BpeMerger, AStaleCandidateGivesItsPlaceNoEarlierRank) {
   BpeMerges merges;
-  ASSERT_TRUE(merges.Add('a', 'b', {.rank = 2, .merged = 300}));
   ASSERT_TRUE(merges.Add('b', 'c', {.rank = 0, .merged = 301}));
-  ASSERT_TRUE(merges.Add('a', 301, {.rank = 1, .merged = 302}));
+  ASSERT_TRUE(merges.Add('a', 'b', {.rank = 1, .merged = 300}));
+  ASSERT_TRUE(merges.Add(301, 'x', {.rank = 2, .merged = 303}));
+  ASSERT_TRUE(merges.Add('a', 301, {.rank = 3, .merged = 302}));
   BpeMerger merger(&merges);
   std::vector<uint32_t> output;
   uint64_t steps = 0;
-  merger.Merge(std::vector<uint32_t>{'a', 'b', 'c', 'a', 'b', 'd'}, &output, &steps);
-  EXPECT_EQ(output, (std::vector<uint32_t>{302, 300, 'd'}));
+  merger.Merge(std::vector<uint32_t>{'a', 'b', 'c', 'x', 'a', 'b', 'c'}, &output, &steps);
+  EXPECT_EQ(output, (std::vector<uint32_t>{'a', 303, 302}));
 }
 
 }  // namespace

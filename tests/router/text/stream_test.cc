@@ -206,5 +206,12 @@ TEST(TextStream, StopStringsCountOnlyAfterMinTokens) {
   EXPECT_EQ(piece.tokens_kept, 2u);
 }
 
+TEST(TextStream, TheLastOfMinTokensStillCannotStop) {
+  TextStream at_two = Stream({.stop = {"ab"}, .min_tokens = 2});
+  EXPECT_FALSE(at_two.Append(Bytes("ab"), false).stopped);
+  TextStream at_one = Stream({.stop = {"ab"}, .min_tokens = 1});
+  EXPECT_TRUE(at_one.Append(Bytes("ab"), false).stopped);
+}
+
 }  // namespace
 }  // namespace kvern

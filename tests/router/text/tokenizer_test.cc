@@ -101,9 +101,12 @@ TEST(Tokenizer, PiecesParseOnlyTheirOwnControlTokens) {
   // Text of neighbouring pieces merges as one text.
   const std::vector<PromptPiece> split = {{" t", false}, {"he", false}};
   EXPECT_EQ(*tokenizer.EncodePieces(split, false), Ids{258});
-  const std::vector<PromptPiece> missing = {{"<|user|>", true}};
-  EXPECT_EQ(tokenizer.EncodePieces(missing, false).status().code(),
-            absl::StatusCode::kFailedPrecondition);
+  for (const char* missing : {"<|user|>", "<|im_end|>x", "<|im_end|", "", "<tool>"}) {
+    const std::vector<PromptPiece> piece = {{missing, true}};
+    EXPECT_EQ(tokenizer.EncodePieces(piece, false).status().code(),
+              absl::StatusCode::kFailedPrecondition)
+        << missing;
+  }
 }
 
 TEST(Tokenizer, BytesWithoutATokenAreDropped) {
