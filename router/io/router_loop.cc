@@ -183,12 +183,14 @@ absl::Status RouterLoop::RefuseClient(const std::string& routing_id,
 absl::Status RouterLoop::RefuseWorker(const std::string& routing_id,
                                       const Decoded<WorkerToRouter>& decoded) {
   ++bad_worker_messages_.by_failure[static_cast<size_t>(decoded.failure)];
-  Log(LogLevel::kWarning, "bad_worker_message",
+  PeerId known = workers_.Find(routing_id);
+  // A stranger must not fill the log.
+  Log(known != 0 ? LogLevel::kWarning : LogLevel::kDebug, "bad_worker_message",
       {{"reason", DecodeFailureName(decoded.failure)}, {"error", decoded.error}});
   // A worker that speaks another language must exit; what it runs is lost.
   KVERN_RETURN_IF_ERROR(workers_.Reply(
       routing_id, EncodeRouterToWorker(JoinRefused{decoded.error}, config_.router_incarnation)));
-  workers_.Lose(workers_.Find(routing_id));
+  workers_.Lose(known);
   return absl::OkStatus();
 }
 

@@ -1,0 +1,150 @@
+// A router loop on a thread of its own, with clients and a worker that the test plays by hand.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "cluster/base/clock.h"
+#include "router/io/router_loop.h"
+#include "router/io/text_filters.h"
+#include "schemas/codec.h"
+#include "tests/router/text/small_vocab.h"
+
+namespace kvern {
+
+// One side of a conversation with the router: a client or a worker.
+template <typename Sent, typename Received>
+class Talker {
+ public:
+  Talker(DealerSocket socket, std::string (*encode)(const Sent&, Incarnation),
+         Decoded<Received> (*decode)(Bytes))
+      : socket_(std::move(socket)), encode_(encode), decode_(decode) {}
+
+  void Say(const Sent& message) { SayBytes(encode_(message, 1)); }
+  void SayBytes(std::string bytes) { ASSERT_EQ(socket_.Send(bytes).value(), SendResult::kSent); }
+
+  // The next message, which must be a T. Patience is only for when to fail.
+  template <typename T>
+  T Expect() {
+    constexpr Duration kPatience = 20 * kSecond;
+    Poller poller;
+    poller.Add(socket_);
+    Time end = MonotonicNow() + kPatience;
+    Frame frame;
+    while (MonotonicNow() < end) {
+      if (socket_.Receive(&frame).value() == ReceiveResult::kNothing) {
+        EXPECT_TRUE(poller.Wait(end - MonotonicNow()).ok());
+        continue;
+      }
+      Decoded<Received> decoded = decode_(frame.bytes());
+      EXPECT_TRUE(decoded.ok()) << decoded.error;
+      T* wanted = std::get_if<T>(&decoded.message);
+      if (wanted != nullptr) return std::move(*wanted);
+      if (!Ignored(decoded.message)) {
+        ADD_FAILURE() << "another message came first, kind " << decoded.message.index();
+        return T();
+      }
+    }
+    ADD_FAILURE() << "nothing came";
+    return T();
+  }
+
+  DealerSocket& socket() { return socket_; }
+
+ private:
+  static bool Ignored(const Received& message) {
+    if constexpr (std::is_same_v<Received, RouterToClient>) {
+      return std::holds_alternative<KeepAliveReply>(message);
+    }
+    return false;
+  }
+
+  DealerSocket socket_;
+  std::string (*encode_)(const Sent&, Incarnation);
+  Decoded<Received> (*decode_)(Bytes);
+};
+
+using TestClient = Talker<ClientMessage, RouterToClient>;
+using TestWorker = Talker<WorkerToRouter, RouterToWorker>;
+
+class LoopTest : public ::testing::Test {
+ protected:
+  static constexpr uint32_t kVocab = 267;
+
+  void SetUp() override {
+    context_ = std::move(NetContext::Create().value());
+    ports_ =
+        std::move(RouterPorts::Bind(*context_, "tcp://127.0.0.1:0", "tcp://127.0.0.1:0").value());
+    tokenizer_ = std::make_unique<Tokenizer>(Tokenizer::Create(SmallVocab("gpt-2")).value());
+    filters_ = MakeTextFilters(tokenizer_.get());
+    RouterText text;
+    text.tokenizer = tokenizer_.get();
+    text.filters = filters_.get();
+    text.chat_template = ChatTemplate::ByName("chatml");
+    RouterConfig config;
+    config.model = "tiny";
+    config.has_tokenizer = true;
+    config.max_seq_len = 512;
+    config.vocab_size = kVocab;
+    config.eos_ids = {264};
+    config.router_incarnation = 99;
+    loop_ = std::make_unique<RouterLoop>(config, 7, std::move(text), ports_.get());
+    thread_ = std::thread([this] { run_status_ = loop_->Run(); });
+  }
+  void TearDown() override {
+    loop_->Stop();
+    thread_.join();
+    EXPECT_TRUE(run_status_.ok()) << run_status_;
+    loop_.reset();
+  }
+
+  SocketOptions PeerOptions() {
+    SocketOptions options;
+    options.max_message_bytes = 64 << 20;
+    return options;
+  }
+  TestClient NewClient() {
+    TestClient client(DealerSocket::Connect(*context_, ports_->endpoint(), PeerOptions()).value(),
+                      EncodeClientMessage, DecodeRouterToClient);
+    client.Say(Hello{1, "", "test"});
+    EXPECT_EQ(client.Expect<Welcome>().router_incarnation, 99u);
+    return client;
+  }
+  // A group of one rank that is live.
+  TestWorker NewWorker() {
+    TestWorker worker(
+        DealerSocket::Connect(*context_, ports_->worker_endpoint(), PeerOptions()).value(),
+        EncodeWorkerToRouter, DecodeRouterToWorker);
+    Join join;
+    join.group = "a";
+    join.group_incarnation = 5;
+    join.world = 1;
+    join.model = "tiny";
+    join.device = "cpu";
+    join.kv_blocks = 64;
+    join.bytes_per_token = 1024;
+    join.max_seq_len = 512;
+    join.vocab_size = kVocab;
+    worker.Say(join);
+    EXPECT_EQ(worker.Expect<GroupStart>().kv_blocks, 64u);
+    StepReport alive;
+    alive.group_incarnation = 5;
+    worker.Say(alive);
+    return worker;
+  }
+
+  StatusSnapshot Snapshot() { return **ports_->status_source()->Snapshot(); }
+
+  std::unique_ptr<NetContext> context_;
+  std::unique_ptr<RouterPorts> ports_;
+  std::unique_ptr<Tokenizer> tokenizer_;
+  std::unique_ptr<TextFilterFactory> filters_;
+  std::unique_ptr<RouterLoop> loop_;
+  std::thread thread_;
+  absl::Status run_status_;
+};
+
+}  // namespace kvern

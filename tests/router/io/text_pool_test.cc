@@ -1,0 +1,91 @@
+#include "router/io/text_pool.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "router/io/text_filters.h"
+#include "tests/router/text/small_vocab.h"
+
+namespace kvern {
+namespace {
+
+using ::testing::HasSubstr;
+
+class TextPoolTest : public ::testing::Test {
+ protected:
+  TextPoolTest() : tokenizer_(Tokenizer::Create(SmallVocab("gpt-2")).value()) {}
+
+  std::vector<Tokenized> TakeAll(TextPool& pool, size_t count) {
+    Poller poller;
+    poller.AddFd(wake_.fd());
+    std::vector<Tokenized> all;
+    while (all.size() < count) {
+      EXPECT_TRUE(poller.Wait(20 * kSecond).ok());
+      wake_.Clear();
+      std::vector<Tokenized> some = pool.Take();
+      if (some.empty()) break;
+      for (Tokenized& one : some) all.push_back(std::move(one));
+    }
+    return all;
+  }
+
+  Tokenizer tokenizer_;
+  WakeUp wake_ = WakeUp::Create().value();
+};
+
+TEST_F(TextPoolTest, EveryJobIsAnsweredOnce) {
+  TextPool pool(&tokenizer_, ChatTemplate::ByName("chatml"), 3, 100, &wake_);
+  for (uint64_t i = 0; i < 100; ++i) pool.Submit({{0, i}, std::string(i + 1, 'b')});
+  std::set<uint64_t> seen;
+  for (const Tokenized& answer : TakeAll(pool, 100)) {
+    EXPECT_EQ(answer.error, ErrorCode::kNone) << answer.message;
+    EXPECT_EQ(answer.ids.size(), answer.request_id.low + 1);
+    seen.insert(answer.request_id.low);
+  }
+  EXPECT_EQ(seen.size(), 100u);
+}
+
+TEST_F(TextPoolTest, ErrorsNameTheirCause) {
+  TextPool pool(&tokenizer_, FailedPrecondition("no template; give --chat-template"), 1, 4, &wake_);
+  pool.Submit({{0, 1}, std::vector<ChatMessage>{{"user", "hi"}}});
+  pool.Submit({{0, 2}, std::string("\xFF")});
+  std::vector<Tokenized> answers = TakeAll(pool, 2);
+  ASSERT_EQ(answers.size(), 2u);
+  EXPECT_EQ(answers[0].error, ErrorCode::kInvalidArgument);
+  EXPECT_THAT(answers[0].message, HasSubstr("--chat-template"));
+  EXPECT_EQ(answers[1].error, ErrorCode::kInvalidArgument);
+  EXPECT_THAT(answers[1].message, HasSubstr("byte 0"));
+}
+
+TEST_F(TextPoolTest, ItEndsWithJobsLeft) {
+  TextPool pool(&tokenizer_, ChatTemplate::ByName("chatml"), 1, 1000, &wake_);
+  for (uint64_t i = 0; i < 1000; ++i) pool.Submit({{0, i}, std::string(1000, 'b')});
+}
+
+TEST(TextFiltersTest, TheHiddenLastTokenShowsNoTextAndIsKept) {
+  Tokenizer tokenizer = Tokenizer::Create(SmallVocab("gpt-2")).value();
+  auto filters = MakeTextFilters(&tokenizer);
+  auto filter = filters->NewFilter({});
+  const uint32_t ids[] = {97, 98};
+  TextFilter::Piece piece = filter->Append(ids, /*final=*/true, /*hidden_last=*/true);
+  EXPECT_EQ(piece.text, "a");
+  EXPECT_EQ(piece.tokens_kept, 2u);
+  EXPECT_FALSE(piece.stopped);
+}
+
+TEST(TextFiltersTest, AStopStringBeforeTheHiddenTokenWins) {
+  Tokenizer tokenizer = Tokenizer::Create(SmallVocab("gpt-2")).value();
+  auto filters = MakeTextFilters(&tokenizer);
+  auto filter = filters->NewFilter({"ab"});
+  const uint32_t ids[] = {120, 97, 98, 99, 264};
+  TextFilter::Piece piece = filter->Append(ids, /*final=*/true, /*hidden_last=*/true);
+  EXPECT_EQ(piece.text, "x");
+  EXPECT_TRUE(piece.stopped);
+  EXPECT_EQ(piece.stop_string, "ab");
+  EXPECT_EQ(piece.tokens_kept, 3u);
+}
+
+}  // namespace
+}  // namespace kvern
