@@ -35,7 +35,7 @@ struct ChildPlan {
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
-  bool ready = dup2(plan.null_fd, 0) >= 0 && dup2(plan.output_fd, 1) >= 0 &&
+  bool ready = dup2(plan.null_fd, 0) >= 0 && dup2(plan.null_fd, 1) >= 0 &&
                dup2(plan.output_fd, 2) >= 0 &&
                (plan.ready_fd < 0 || dup2(plan.ready_fd, ChildProcess::kReadyFd) >= 0);
   unsigned first_unused = plan.ready_fd < 0 ? 3 : ChildProcess::kReadyFd + 1;
@@ -96,7 +96,7 @@ std::string ExitStatus::ToString() const {
 
 absl::StatusOr<ChildProcess> ChildProcess::Spawn(const std::vector<std::string>& argv,
                                                  const Fd* ready_fd) {
-  int null_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  int null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
   if (null_fd < 0) return ErrnoStatus("/dev/null", errno);
   KVERN_ASSIGN_OR_RETURN(Fd null, MoveUp(null_fd));
   KVERN_ASSIGN_OR_RETURN(Pipe output, Pipe::Create());

@@ -54,7 +54,7 @@ struct ExitStatus {
 // it; it has its own process group, so that Ctrl-C at the terminal reaches only the parent.
 class ChildProcess {
  public:
-  // Runs argv[0] (a path) with its stdin empty and its stdout and stderr in one pipe. With
+  // Runs argv[0] (a path) with its stdin empty, its stdout nowhere and its stderr in a pipe. With
   // `ready_fd`, the child finds that descriptor as number kReadyFd.
   static constexpr int kReadyFd = 3;
   static absl::StatusOr<ChildProcess> Spawn(const std::vector<std::string>& argv,

@@ -60,8 +60,6 @@ void WorkerOptions(Options& options, LaunchConfig* config) {
   Passed(options, "weights", "TYPE", "auto|f32|bf16|int8|int4 (default auto: as in the file)",
          worker, CheckText);
   Passed(options, "threads", "N", "threads per rank (default: cores / ranks)", worker, CheckCount);
-  Passed(options, "max-seq-len", "N", "longest prompt + answer (default: the model's)", worker,
-         CheckCount);
   Passed(options, "max-batch-tokens", "N", "tokens computed in one step", worker, CheckCount);
   options.Flag("batch-invariant", "same bytes in any batch; always so on the CPU",
                &config->batch_invariant);
@@ -145,6 +143,8 @@ LaunchConfig ParseLaunchConfig(int argc, char** argv) {
   options.Count("tp", "N", "tensor-parallel ranks of a group", &config.tp, 1, kMaxTp);
   options.Count("replicas", "N", "groups", &config.replicas, 1, kMaxReplicas);
   WorkerOptions(options, &config);
+  Passed(options, "max-seq-len", "N", "longest prompt + answer (default: the model's)", &both,
+         CheckCount);
   Passed(options, "model-name", "NAME", "served name (default: from the model)", &both, CheckText);
   RouterOptions(options, &config);
   options.String("listen", "ENDPOINT", "for clients; port 0 picks one", &config.listen);

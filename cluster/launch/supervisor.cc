@@ -21,6 +21,8 @@ namespace {
 constexpr int kMaxFirstDeaths = 3;
 // After the router has drained and left, its groups have left too; stragglers are killed.
 constexpr Duration kLeaveGrace = 5 * kSecond;
+// One Ctrl-C may arrive twice: from the terminal, and from a wrapper that passes it on.
+constexpr Duration kSameSignal = 200 * kMillisecond;
 constexpr Duration kFlushLimit = 2 * kSecond;
 constexpr int kUsageExit = 2;
 
@@ -106,7 +108,7 @@ void Supervisor::OnSignal() {
   while (read(signals_, &info, sizeof(info)) == static_cast<ssize_t>(sizeof(info))) {
     if (phase_ == Phase::kServing) {
       Drain();
-    } else {
+    } else if (MonotonicNow() - draining_since_ >= kSameSignal) {
       Say(LogLevel::kWarning, "stopped_at_once", {{"signal", info.ssi_signo}});
       End(1);
       exit_code_ = 1;
@@ -116,6 +118,7 @@ void Supervisor::OnSignal() {
 
 void Supervisor::Drain() {
   phase_ = Phase::kDraining;
+  draining_since_ = MonotonicNow();
   Say(LogLevel::kInfo, "draining", {});
   // Before all groups are live there may be ranks that the router cannot tell to leave.
   if (!ready_) return End(0);

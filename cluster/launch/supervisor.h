@@ -64,6 +64,7 @@ class Supervisor {
   Phase phase_ = Phase::kServing;
   bool ready_ = false;
   bool router_gone_ = false;
+  Time draining_since_ = 0;
   Time grace_until_ =
       kTimeMax;  // draining, after the router's exit: when the ranks left are killed
   int exit_code_ = 0;

@@ -61,8 +61,11 @@ class Family:
         return sorted(found)
 
     def arguments(self, pid):
-        """The command line as {"--option": value}."""
-        words = pathlib.Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+        """The command line as {"--option": value}; empty when the process is gone."""
+        try:
+            words = pathlib.Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+        except (FileNotFoundError, ProcessLookupError):
+            return {}
         return {word: words[i + 1] for i, word in enumerate(words[:-1]) if word.startswith("--")}
 
     def kill_all(self):
@@ -100,6 +103,16 @@ class Program:
 
     def signal(self, number):
         self.process.send_signal(number)
+
+    def insist(self, number):
+        """Sends the signal until the program has ended; returns the exit code. One that comes too soon
+        after the last counts as the same."""
+        def ended():
+            self.process.send_signal(number)
+            return not self.running()
+
+        wait_for(ended, f"{self.process.args[0]} gives in to signal {number}")
+        return self.process.returncode
 
     def wait(self, deadline_s=DEADLINE_S):
         """The exit code; on a timeout the program's words are in the failure."""
