@@ -190,9 +190,12 @@ absl::Status ReadField(const std::string& name, const json& value, const Request
     return absl::OkStatus();
   }
   std::string allowed;
+  auto allow = [&](std::string_view each) {
+    absl::StrAppend(&allowed, allowed.empty() ? "" : ", ", ToAbsl(each));
+  };
+  for (std::string_view each : rules.own_fields) allow(each);
   for (const Field& field : kFields) {
-    if (field.service_only && !rules.service_fields) continue;
-    absl::StrAppend(&allowed, allowed.empty() ? "" : ", ", ToAbsl(field.name));
+    if (rules.service_fields || !field.service_only) allow(field.name);
   }
   return InvalidArgument("unknown field ", ShowJson(json(name)), ", allowed: ", allowed);
 }
