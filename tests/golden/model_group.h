@@ -72,7 +72,8 @@ class ModelGroup {
 struct GoldenCase {
   std::string name;
   std::vector<uint32_t> ids;
-  std::vector<float> last_logits;
+  std::vector<float> last_logits;  // of the ids 0, stride, 2 * stride, ...
+  size_t logit_stride = 1;
   struct Step {
     uint32_t id = 0;
     double logprob = 0;
