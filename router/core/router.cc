@@ -155,7 +155,8 @@ void RouterImpl::AddNote(bool warning, std::string event,
 bool RouterImpl::Drained() const {
   if (!draining_ || !requests_.empty()) return false;
   for (size_t i = 0; i < groups_.size(); ++i) {
-    if (groups_.at(i).live() && !groups_.at(i).drain_sent) return false;
+    // Until it has left, or its lease is over: a router that goes first breaks its connection.
+    if (groups_.at(i).live()) return false;
   }
   return true;
 }

@@ -177,7 +177,7 @@ class Router {
   // When a Tick is due; kTimeMax when nothing is timed.
   Time NextDeadline() const;
 
-  // No request is open and, after BeginDrain, every group has been told to leave.
+  // No request is open and, after BeginDrain, every group has left or was lost.
   bool Drained() const;
 
   // Takes and clears the sampled observations of RouterCounters.
