@@ -86,9 +86,9 @@ TEST(ShmTest, OthersNoticeTheDeathOfRankZero) {
 
 TEST(ShmTest, DeadlineNamesTheAbsentRanks) {
   auto host = Listen(4);
-  std::thread present([&] {
-    auto comm = ConnectShm(host->rendezvous(), 2, 4, 20 * kSecond);
-    EXPECT_TRUE(absl::IsUnavailable(comm.status())) << comm.status();  // rank 0 gave up
+  std::thread present([rendezvous = host->rendezvous()] {
+    auto comm = ConnectShm(rendezvous, 2, 4, 2 * kSecond);
+    EXPECT_FALSE(comm.ok());  // rank 0 gave up, or was not there any more
   });
   auto comm = host->Accept(200 * kMillisecond);
   EXPECT_TRUE(absl::IsDeadlineExceeded(comm.status())) << comm.status();
