@@ -1,7 +1,6 @@
 """kvern-chat against a scripted router."""
 
 import json
-import os
 import pathlib
 import signal
 import subprocess
@@ -13,10 +12,10 @@ sys.path.insert(0, str(HERE.parent.parent / "tools" / "clients" / "python"))
 sys.path.insert(0, str(HERE.parent / "e2e"))
 sys.path.insert(0, str(HERE))
 
-from processes import Family, Program, wait_for  # noqa: E402
+from processes import BIN, Family, Program, wait_for  # noqa: E402
 from scripted_router import ScriptedRouter  # noqa: E402
 
-CHAT = pathlib.Path(os.environ["KVERN_BIN_DIR"]) / "kvern-chat"
+CHAT = BIN / "kvern-chat"
 
 
 class ChatTest(unittest.TestCase):

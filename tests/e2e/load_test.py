@@ -5,8 +5,9 @@ import random
 import threading
 import unittest
 
+from service import PATIENCE_MS, PROMPTS, ServiceTest  # first: it knows where the package is
+
 from kvern import AsyncClient, KvernError
-from service import PROMPTS, ServiceTest
 
 CLIENTS = 50
 
@@ -42,7 +43,8 @@ class LoadTest(ServiceTest):
 
         async def one(client, number):
             stream = client.generate(prompt=PROMPTS[number % len(PROMPTS)], temperature=1,
-                                     max_tokens=dice.randrange(1, 80), n=dice.choice([1, 1, 3]))
+                                     max_tokens=dice.randrange(1, 80), n=dice.choice([1, 1, 3]),
+                                     ttft_deadline_ms=PATIENCE_MS)
             patience = dice.randrange(0, 40)
             try:
                 async for delta in stream:
@@ -70,7 +72,7 @@ class LoadTest(ServiceTest):
         async def one(client):
             try:
                 await client.complete(prompt="Count:", max_tokens=200, temperature=0,
-                                      ignore_eos=True)
+                                      ignore_eos=True, ttft_deadline_ms=PATIENCE_MS)
                 return "answer"
             except KvernError as error:
                 self.assertGreater(error.details.get("retry_after_ms", 0), 0, error)

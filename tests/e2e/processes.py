@@ -9,6 +9,9 @@ import tempfile
 import time
 import uuid
 
+# Where the programs are: ctest says it.
+BIN = pathlib.Path(os.environ.get("KVERN_BIN_DIR") or
+                   pathlib.Path(__file__).resolve().parents[2] / "build" / "release" / "bin")
 MARK = "KVERN_TEST_MARK"
 # Generous: it is only reached when something is broken.
 DEADLINE_S = 60

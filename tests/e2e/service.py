@@ -16,9 +16,8 @@ sys.path.insert(0, str(ROOT / "tools" / "clients" / "python"))
 sys.path.insert(0, str(ROOT / "tests" / "e2e"))
 
 from kvern import Client, KvernError  # noqa: E402
-from processes import Family, Program, wait_for  # noqa: E402
+from processes import BIN, Family, Program, wait_for  # noqa: E402, F401
 
-BIN = pathlib.Path(os.environ["KVERN_BIN_DIR"])
 # A Python client, as a process of its own, starts from here.
 CLIENT_PATH = str(ROOT / "tools" / "clients" / "python")
 
@@ -37,6 +36,10 @@ def model():
 
 def left_in_shared_memory():
     return {name for name in os.listdir("/dev/shm") if "kvern" in name}
+
+
+# Of a test's requests for their first token: a busy machine decides nothing.
+PATIENCE_MS = 300_000
 
 
 class Service:
@@ -123,7 +126,7 @@ class ServiceTest(unittest.TestCase):
 
     def ask(self, client, prompt, max_tokens=12):
         return client.complete(prompt=prompt, max_tokens=max_tokens, temperature=0,
-                               ignore_eos=True)
+                               ignore_eos=True, ttft_deadline_ms=PATIENCE_MS)
 
     def long_stream(self, client, max_tokens=1200):
         """A stream that has begun and has long to go."""

@@ -14,9 +14,9 @@ import unittest
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent.parent / "e2e"))
 
-from processes import Family, Program, wait_for  # noqa: E402
+from processes import BIN, Family, Program, wait_for  # noqa: E402
 
-LAUNCH = pathlib.Path(os.environ["KVERN_BIN_DIR"]) / "kvern-launch"
+LAUNCH = BIN / "kvern-launch"
 
 
 class LaunchTest(unittest.TestCase):
