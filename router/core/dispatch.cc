@@ -28,7 +28,8 @@ void RouterImpl::DispatchTo(Group& group, Request& request) {
   ++request.epoch;
   request.choices.resize(request.n);
   for (Choice& choice : request.choices) {
-    if (text_ != nullptr) choice.filter = text_->NewFilter(request.stop);
+    if (text_ == nullptr) continue;
+    choice.filter = text_->NewFilter(request.stop, request.sampling.min_tokens);
   }
 
   Dispatch dispatch;

@@ -31,7 +31,10 @@ class TextFilter {
 class TextFilterFactory {
  public:
   virtual ~TextFilterFactory() = default;
-  virtual std::unique_ptr<TextFilter> NewFilter(const std::vector<std::string>& stop) const = 0;
+
+  // A stop string that ends within the first `min_tokens` tokens is plain text, as in vLLM V1.
+  virtual std::unique_ptr<TextFilter> NewFilter(const std::vector<std::string>& stop,
+                                                uint32_t min_tokens) const = 0;
 };
 
 }  // namespace kvern

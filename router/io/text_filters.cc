@@ -30,9 +30,11 @@ class StreamFilterFactory : public TextFilterFactory {
  public:
   explicit StreamFilterFactory(const Tokenizer* tokenizer) : tokenizer_(tokenizer) {}
 
-  std::unique_ptr<TextFilter> NewFilter(const std::vector<std::string>& stop) const override {
+  std::unique_ptr<TextFilter> NewFilter(const std::vector<std::string>& stop,
+                                        uint32_t min_tokens) const override {
     TextStreamOptions options;
     options.stop = stop;
+    options.min_tokens = min_tokens;
     absl::StatusOr<TextStream> stream = TextStream::Create(tokenizer_, std::move(options));
     // The codec has refused stop strings that are too many, too long, empty or ill-formed.
     KVERN_CHECK(stream.ok()) << stream.status().ToString();

@@ -14,7 +14,8 @@ namespace kvern {
 
 class LetterFilter : public TextFilter {
  public:
-  explicit LetterFilter(std::vector<std::string> stop) : stop_(std::move(stop)) {}
+  LetterFilter(std::vector<std::string> stop, uint32_t min_tokens)
+      : stop_(std::move(stop)), min_tokens_(min_tokens) {}
 
   Piece Append(std::span<const uint32_t> ids, bool final, bool hidden_last) override {
     Piece piece;
@@ -23,7 +24,7 @@ class LetterFilter : public TextFilter {
       if (hidden_last && i + 1 == ids.size()) break;
       text_ += static_cast<char>('a' + ids[i] % 26);
       for (const std::string& stop : stop_) {
-        if (!text_.ends_with(stop)) continue;
+        if (!text_.ends_with(stop) || text_.size() <= min_tokens_) continue;
         piece.stopped = true;
         piece.stop_string = stop;
         piece.text = text_.substr(shown_, text_.size() - stop.size() - shown_);
@@ -49,14 +50,16 @@ class LetterFilter : public TextFilter {
   }
 
   std::vector<std::string> stop_;
-  std::string text_;
+  uint32_t min_tokens_;
+  std::string text_;  // one letter per token
   size_t shown_ = 0;
 };
 
 class LetterFilterFactory : public TextFilterFactory {
  public:
-  std::unique_ptr<TextFilter> NewFilter(const std::vector<std::string>& stop) const override {
-    return std::make_unique<LetterFilter>(stop);
+  std::unique_ptr<TextFilter> NewFilter(const std::vector<std::string>& stop,
+                                        uint32_t min_tokens) const override {
+    return std::make_unique<LetterFilter>(stop, min_tokens);
   }
 };
 

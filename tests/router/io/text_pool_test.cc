@@ -67,7 +67,7 @@ TEST_F(TextPoolTest, ItEndsWithJobsLeft) {
 TEST(TextFiltersTest, TheHiddenLastTokenShowsNoTextAndIsKept) {
   Tokenizer tokenizer = Tokenizer::Create(SmallVocab("gpt-2")).value();
   auto filters = MakeTextFilters(&tokenizer);
-  auto filter = filters->NewFilter({});
+  auto filter = filters->NewFilter({}, 0);
   const uint32_t ids[] = {97, 98};
   TextFilter::Piece piece = filter->Append(ids, /*final=*/true, /*hidden_last=*/true);
   EXPECT_EQ(piece.text, "a");
@@ -78,13 +78,24 @@ TEST(TextFiltersTest, TheHiddenLastTokenShowsNoTextAndIsKept) {
 TEST(TextFiltersTest, AStopStringBeforeTheHiddenTokenWins) {
   Tokenizer tokenizer = Tokenizer::Create(SmallVocab("gpt-2")).value();
   auto filters = MakeTextFilters(&tokenizer);
-  auto filter = filters->NewFilter({"ab"});
+  auto filter = filters->NewFilter({"ab"}, 0);
   const uint32_t ids[] = {120, 97, 98, 99, 264};
   TextFilter::Piece piece = filter->Append(ids, /*final=*/true, /*hidden_last=*/true);
   EXPECT_EQ(piece.text, "x");
   EXPECT_TRUE(piece.stopped);
   EXPECT_EQ(piece.stop_string, "ab");
   EXPECT_EQ(piece.tokens_kept, 3u);
+}
+
+TEST(TextFiltersTest, AStopStringWithinMinTokensIsText) {
+  Tokenizer tokenizer = Tokenizer::Create(SmallVocab("gpt-2")).value();
+  auto filters = MakeTextFilters(&tokenizer);
+  auto filter = filters->NewFilter({"b"}, 2);
+  const uint32_t ids[] = {97, 98, 97, 98};
+  TextFilter::Piece piece = filter->Append(ids, /*final=*/false, /*hidden_last=*/false);
+  EXPECT_EQ(piece.text, "aba");
+  EXPECT_TRUE(piece.stopped);
+  EXPECT_EQ(piece.tokens_kept, 4u);
 }
 
 }  // namespace
