@@ -35,8 +35,8 @@ struct LogField {
 // Log(LogLevel::kInfo, "group_live", {{"group", name}, {"blocks", blocks}}). Thread-safe.
 void Log(LogLevel level, std::string_view event, std::vector<LogField> fields = {});
 
-// The line that Log would write, without its newline; empty if the level is off. For whoever must not
-// block on stderr and writes it by other means.
+// The line that Log would write, without its newline; empty if the level is off. For whoever must
+// not block on stderr and writes it by other means.
 std::string FormatLogLine(LogLevel level, std::string_view event,
                           const std::vector<LogField>& fields = {});
 
