@@ -7,8 +7,7 @@
 namespace kvern {
 
 LocalGroup::LocalGroup(std::shared_ptr<const Checkpoint> checkpoint, const RankConfig& config,
-                       std::function<void(WorkerToRouter)> sink,
-                       std::function<void(absl::Status)> ended)
+                       MessageSink sink, EndSink ended)
     : checkpoint_(std::move(checkpoint)),
       config_(config),
       port_(std::move(sink)),
@@ -16,8 +15,8 @@ LocalGroup::LocalGroup(std::shared_ptr<const Checkpoint> checkpoint, const RankC
       joins_(config.world) {}
 
 absl::StatusOr<std::unique_ptr<LocalGroup>> LocalGroup::Open(
-    std::shared_ptr<const Checkpoint> checkpoint, const RankConfig& config,
-    std::function<void(WorkerToRouter)> sink, std::function<void(absl::Status)> ended) {
+    std::shared_ptr<const Checkpoint> checkpoint, const RankConfig& config, MessageSink sink,
+    EndSink ended) {
   std::unique_ptr<LocalGroup> group(
       new LocalGroup(std::move(checkpoint), config, std::move(sink), std::move(ended)));
   std::vector<std::unique_ptr<Communicator>> comms = NewLocalGroup(static_cast<int>(config.world));

@@ -19,11 +19,14 @@ namespace kvern {
 // Owned and called by one thread.
 class LocalGroup {
  public:
+  using MessageSink = std::function<void(WorkerToRouter)>;
+  using EndSink = std::function<void(absl::Status)>;
+
   // Opens all ranks, in parallel; `config.rank` is ignored. `sink` takes the leader's messages on
   // the leader's thread, and `ended` is called once from some rank's thread when the group is over.
   static absl::StatusOr<std::unique_ptr<LocalGroup>> Open(
-      std::shared_ptr<const Checkpoint> checkpoint, const RankConfig& config,
-      std::function<void(WorkerToRouter)> sink, std::function<void(absl::Status)> ended);
+      std::shared_ptr<const Checkpoint> checkpoint, const RankConfig& config, MessageSink sink,
+      EndSink ended);
   // Ends the group if it still runs.
   ~LocalGroup();
 
@@ -38,7 +41,7 @@ class LocalGroup {
 
  private:
   LocalGroup(std::shared_ptr<const Checkpoint> checkpoint, const RankConfig& config,
-             std::function<void(WorkerToRouter)> sink, std::function<void(absl::Status)> ended);
+             MessageSink sink, EndSink ended);
 
   void RunRank(size_t rank, std::unique_ptr<Communicator> comm);
   void Opened(size_t rank, const absl::StatusOr<std::unique_ptr<Rank>>& opened);
@@ -50,7 +53,7 @@ class LocalGroup {
   std::shared_ptr<const Checkpoint> checkpoint_;
   RankConfig config_;
   LocalPort port_;
-  std::function<void(absl::Status)> ended_;
+  EndSink ended_;
   std::vector<Join> joins_;
 
   std::mutex mutex_;
