@@ -194,6 +194,9 @@ void Checker::ReadError(Seen& seen, const RequestError& error) {
     bool too_big = details.available_blocks && NeedOf(seen) > *details.available_blocks;
     if (!too_long && !too_big) Violate("S8", error.request_id, "never_fits, but it does");
   }
+  if (error.code == ErrorCode::kDeadlineExceeded && seen.dispatched && !seen.request.deadline_ms) {
+    Violate("S7", error.request_id, "ended while running by a deadline that was met");
+  }
   if (error.code == ErrorCode::kOverloaded && details.retry_after_ms.value_or(0) < 100) {
     Violate("S6", error.request_id, "overloaded without advice");
   }
