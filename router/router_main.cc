@@ -32,7 +32,7 @@ struct Settings {
   uint64_t queue_bytes = 256ull << 20;
   Duration default_ttft_deadline = 10 * kSecond;
   int64_t expect_groups = 1;
-  int64_t ready_fd = -1;
+  int64_t ready_fd = 0;  // -1: none
   std::string ready_file;
 };
 
@@ -71,6 +71,7 @@ Settings ParseCommandLine(int argc, char** argv) {
     std::exit(2);
   };
   if (settings.model.path.empty()) usage_error("--model: needed (see --help)");
+  if (!options.Given("ready-fd")) settings.ready_fd = -1;
   if (settings.ready_fd >= 0 && fcntl(static_cast<int>(settings.ready_fd), F_GETFD) < 0) {
     usage_error(absl::StrCat("--ready-fd: '", settings.ready_fd, "' is not an open descriptor"));
   }
