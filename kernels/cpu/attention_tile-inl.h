@@ -15,8 +15,6 @@
 HWY_BEFORE_NAMESPACE();
 namespace kvern::cpu::HWY_NAMESPACE {
 
-#define KVERN_UNROLL16 _Pragma("GCC unroll 16")
-
 // Rows that share a loaded vector of keys or values, and vectors of a row kept in registers.
 inline constexpr int64_t kRowTile = 4;
 inline constexpr size_t kValueVectors = kRegLanes == 16 ? 4 : 1;
@@ -77,15 +75,15 @@ template <size_t kRows>
 HWY_INLINE void ScoreRows(const float* queries, int64_t head_dim, const float* keys,
                           float* scores) {
   Vec16 acc[kRows];
-  KVERN_UNROLL16 for (size_t r = 0; r < kRows; ++r) acc[r] = Zero16();
+  KVERN_UNROLL for (size_t r = 0; r < kRows; ++r) acc[r] = Zero16();
   for (int64_t d = 0; d < head_dim; ++d) {
     const Vec16 key = Load16(keys + d * kPageTokens);
-    KVERN_UNROLL16 for (size_t r = 0; r < kRows; ++r) {
+    KVERN_UNROLL for (size_t r = 0; r < kRows; ++r) {
       const float* query = queries + static_cast<int64_t>(r) * head_dim;
       acc[r] = Fma16(Set16(query[d]), key, acc[r]);
     }
   }
-  KVERN_UNROLL16 for (size_t r = 0; r < kRows; ++r) {
+  KVERN_UNROLL for (size_t r = 0; r < kRows; ++r) {
     Store16(acc[r], scores + static_cast<int64_t>(r) * kSplitTokens);
   }
 }
@@ -118,25 +116,25 @@ template <size_t kRows, size_t kVectors, class Element>
 HWY_INLINE void AddValuesTile(const float* weights, int64_t count, const Element* values,
                               int64_t head_dim, float* out, int64_t out_stride) {
   Vec16 acc[kRows][kVectors];
-  KVERN_UNROLL16 for (size_t r = 0; r < kRows; ++r) {
-    KVERN_UNROLL16 for (size_t v = 0; v < kVectors; ++v) {
+  KVERN_UNROLL for (size_t r = 0; r < kRows; ++r) {
+    KVERN_UNROLL for (size_t v = 0; v < kVectors; ++v) {
       acc[r][v] = Load16(out + static_cast<int64_t>(r) * out_stride + 16 * v);
     }
   }
   for (int64_t key = 0; key < count; ++key) {
     Vec16 value[kVectors];
-    KVERN_UNROLL16 for (size_t v = 0; v < kVectors; ++v) {
+    KVERN_UNROLL for (size_t v = 0; v < kVectors; ++v) {
       value[v] = LoadElements(values + key * head_dim + 16 * v);
     }
-    KVERN_UNROLL16 for (size_t r = 0; r < kRows; ++r) {
+    KVERN_UNROLL for (size_t r = 0; r < kRows; ++r) {
       const Vec16 weight = Set16(weights[static_cast<int64_t>(r) * kSplitTokens + key]);
-      KVERN_UNROLL16 for (size_t v = 0; v < kVectors; ++v) {
+      KVERN_UNROLL for (size_t v = 0; v < kVectors; ++v) {
         acc[r][v] = Fma16(weight, value[v], acc[r][v]);
       }
     }
   }
-  KVERN_UNROLL16 for (size_t r = 0; r < kRows; ++r) {
-    KVERN_UNROLL16 for (size_t v = 0; v < kVectors; ++v) {
+  KVERN_UNROLL for (size_t r = 0; r < kRows; ++r) {
+    KVERN_UNROLL for (size_t v = 0; v < kVectors; ++v) {
       Store16(acc[r][v], out + static_cast<int64_t>(r) * out_stride + 16 * v);
     }
   }

@@ -1,5 +1,7 @@
 #include "kernels/cpu/matmul.h"
 
+#include <algorithm>
+
 #include "kernels/cpu/targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -12,19 +14,26 @@
 HWY_BEFORE_NAMESPACE();
 namespace kvern::cpu::HWY_NAMESPACE {
 
-// AVX-512 has 32 registers: a tile of 12 x 2 panels leaves 8 for operands. With 16 registers of 8
-// lanes 6 x 1 panel (12 registers) fits.
-inline constexpr bool kWide = kRegLanes == 16;
-inline constexpr int64_t kMaxTileRows = kWide ? 12 : 6;
-inline constexpr size_t kTilePanels = kWide ? 2 : 1;
+// Rows of a register tile. AVX-512 has 32 registers: 12 rows x 2 panels leave 8 for operands. With
+// 16 registers of 8 lanes 6 x 1 panel (12 registers) fits. The plain target has nothing to gain.
+#if HWY_TARGET == HWY_AVX3
+inline constexpr int64_t kTileSizes[] = {1, 2, 4, 6, 8, 12};
+inline constexpr size_t kTilePanels = 2;
+#elif HWY_TARGET == HWY_AVX2
+inline constexpr int64_t kTileSizes[] = {1, 2, 4, 6, 6, 6};
+inline constexpr size_t kTilePanels = 1;
+#else
+inline constexpr int64_t kTileSizes[] = {1, 4, 4, 4, 4, 4};
+inline constexpr size_t kTilePanels = 1;
+#endif
 
 int64_t TileRows(int64_t rows) {
-  const int64_t tiles = NumTiles(rows, kMaxTileRows);
+  const int64_t tiles = NumTiles(rows, kTileSizes[5]);
   const int64_t needed = NumTiles(rows, tiles);
-  for (int64_t size : {1, 2, 4, 6, 8}) {
+  for (int64_t size : kTileSizes) {
     if (size >= needed) return size;
   }
-  return kMaxTileRows;
+  return kTileSizes[5];
 }
 
 bool ReadsInPlace(Packing packing, int64_t rows) {
@@ -60,20 +69,19 @@ void SumGroups(const float* x, int64_t stride, int64_t rows, int64_t k, int64_t 
 struct TileOut {
   float* out = nullptr;  // of the tile's first row and column
   size_t stride = 0;
-  size_t rows = 0;     // rows to write; the tile may have fewer
-  size_t columns = 0;  // columns of w from the first panel's on; more than 16 * (panels - 1)
+  size_t rows = 0;     // rows to write, at most the tile's
+  size_t columns = 0;  // columns to write, from the first panel's on; may be more than the tile's
   const float* bias = nullptr;
 };
 
-template <size_t kRows, size_t kPanels>
-HWY_INLINE void StoreTile(const Tile<kRows, kPanels>& acc, const TileOut& o) {
-  KVERN_UNROLL for (size_t p = 0; p < kPanels; ++p) {
-    const size_t count = o.columns >= 16 * (p + 1) ? 16 : o.columns - 16 * p;
-    Vec16 bias = Zero16();
-    if (o.bias != nullptr) bias = LoadFirst16(o.bias + 16 * p, count);
-    KVERN_UNROLL for (size_t r = 0; r < kRows; ++r) {
-      if (r >= o.rows) break;
-      const Vec16 value = o.bias == nullptr ? acc.v[r][p] : Add16(acc.v[r][p], bias);
+// Adds the bias to a tile's sums [o.rows of them][panels][16] and writes what lies inside the
+// matrix.
+HWY_NOINLINE void WriteOut(const float* sums, size_t panels, const TileOut& o) {
+  for (size_t r = 0; r < o.rows; ++r) {
+    for (size_t p = 0; p < panels && 16 * p < o.columns; ++p) {
+      const size_t count = std::min<size_t>(16, o.columns - 16 * p);
+      Vec16 value = Load16(sums + (r * panels + p) * 16);
+      if (o.bias != nullptr) value = Add16(value, LoadFirst16(o.bias + 16 * p, count));
       float* out = o.out + r * o.stride + 16 * p;
       if (count == 16) {
         Store16(value, out);
@@ -91,70 +99,55 @@ HWY_NOINLINE void RunTile(const TileArgs& args, const TileOut& out) {
   if constexpr (kPacking == Packing::kBf16) ProductBf16(args, acc);
   if constexpr (kPacking == Packing::kInt8) ProductInt8(args, acc);
   if constexpr (kPacking == Packing::kInt4) ProductInt4(args, acc);
-  StoreTile(acc, out);
-}
-
-// All row tiles of kPanels panels from `panel` on.
-template <Packing kPacking, size_t kRows, size_t kPanels>
-HWY_INLINE void RunPanels(const PackedMatrix& w, const PackedRows& x, const float* bias, float* out,
-                          int64_t out_stride, int64_t panel) {
-  TileArgs args;
-  args.panel = w.Panel(panel);
-  args.panel_bytes = w.panel_bytes;
-  args.k = static_cast<size_t>(w.k);
-  TileOut to;
-  to.stride = static_cast<size_t>(out_stride);
-  to.columns = static_cast<size_t>(w.n - panel * kPanelRows);
-  to.bias = bias == nullptr ? nullptr : bias + panel * kPanelRows;
-  constexpr int64_t kTileRows = kRows;
-  const int64_t tiles = NumTiles(x.rows, kTileRows);
-  for (int64_t tile = 0; tile < tiles; ++tile) {
-    args.x = x.values + tile * w.k * kTileRows;
-    if constexpr (kPacking == Packing::kInt8 || kPacking == Packing::kInt4) {
-      args.sums = x.group_sums + tile * (w.k / kGroup) * kTileRows;
+  alignas(64) float sums[kRows * kPanels * 16];
+  KVERN_UNROLL for (size_t r = 0; r < kRows; ++r) {
+    KVERN_UNROLL for (size_t p = 0; p < kPanels; ++p) {
+      Store16(acc.v[r][p], sums + (r * kPanels + p) * 16);
     }
-    to.out = out + tile * kTileRows * out_stride + panel * kPanelRows;
-    to.rows = static_cast<size_t>(x.rows - tile * kTileRows);
-    RunTile<kPacking, kRows, kPanels>(args, to);
   }
+  WriteOut(sums, kPanels, out);
 }
 
 template <Packing kPacking, size_t kRows>
 void MultiplyRows(const PackedMatrix& w, const PackedRows& x, const float* bias, float* out,
                   int64_t out_stride, int64_t panel, int64_t panel_end) {
   // One row has too few chains of additions to hide their latency, unless it runs over more panels.
-  constexpr size_t kMost = kRows == 1 ? 4 : kTilePanels;
-  constexpr int64_t kStep = kMost;
-  for (; panel + kStep <= panel_end; panel += kStep) {
-    RunPanels<kPacking, kRows, kMost>(w, x, bias, out, out_stride, panel);
-  }
-  for (; panel < panel_end; ++panel) {
-    RunPanels<kPacking, kRows, 1>(w, x, bias, out, out_stride, panel);
+  constexpr size_t kPanels = kRows == 1 ? kMaxPanels : kTilePanels;
+  constexpr int64_t kStep = kPanels;
+  constexpr int64_t kTileRows = kRows;
+  for (; panel < panel_end; panel += kStep) {
+    TileArgs args;
+    // Beyond the end the last panel is computed again; what lies outside is not written.
+    for (int64_t p = 0; p < kStep; ++p) {
+      args.panels[p] = w.Panel(std::min(panel + p, panel_end - 1));
+    }
+    args.k = static_cast<size_t>(w.k);
+    TileOut to;
+    to.stride = static_cast<size_t>(out_stride);
+    to.columns = static_cast<size_t>(std::min(w.n, panel_end * kPanelRows) - panel * kPanelRows);
+    to.bias = bias == nullptr ? nullptr : bias + panel * kPanelRows;
+    for (int64_t row = 0; row < x.rows; row += kTileRows) {
+      args.x = x.values + row * w.k;
+      if constexpr (kPacking == Packing::kInt8 || kPacking == Packing::kInt4) {
+        args.sums = x.group_sums + row * (w.k / kGroup);
+      }
+      to.out = out + row * out_stride + panel * kPanelRows;
+      to.rows = static_cast<size_t>(std::min(x.rows - row, kTileRows));
+      RunTile<kPacking, kRows, kPanels>(args, to);
+    }
   }
 }
 
 template <Packing kPacking>
 void MultiplyPacking(const PackedMatrix& w, const PackedRows& x, const float* bias, float* out,
                      int64_t out_stride, int64_t begin, int64_t end) {
-  switch (x.tile_rows) {
-    case 1:
-      return MultiplyRows<kPacking, 1>(w, x, bias, out, out_stride, begin, end);
-    case 2:
-      return MultiplyRows<kPacking, 2>(w, x, bias, out, out_stride, begin, end);
-    case 4:
-      return MultiplyRows<kPacking, 4>(w, x, bias, out, out_stride, begin, end);
-    case 6:
-      return MultiplyRows<kPacking, 6>(w, x, bias, out, out_stride, begin, end);
-    default:
-      break;
-  }
-  if constexpr (kWide) {
-    if (x.tile_rows == 8) {
-      MultiplyRows<kPacking, 8>(w, x, bias, out, out_stride, begin, end);
-    } else {
-      MultiplyRows<kPacking, 12>(w, x, bias, out, out_stride, begin, end);
-    }
-  }
+  const auto run = x.tile_rows == 1   ? &MultiplyRows<kPacking, 1>
+                   : x.tile_rows == 2 ? &MultiplyRows<kPacking, kTileSizes[1]>
+                   : x.tile_rows == 4 ? &MultiplyRows<kPacking, kTileSizes[2]>
+                   : x.tile_rows == 6 ? &MultiplyRows<kPacking, kTileSizes[3]>
+                   : x.tile_rows == 8 ? &MultiplyRows<kPacking, kTileSizes[4]>
+                                      : &MultiplyRows<kPacking, kTileSizes[5]>;
+  run(w, x, bias, out, out_stride, begin, end);
 }
 
 void Multiply(const PackedMatrix& w, const PackedRows& x, const float* bias, float* out,

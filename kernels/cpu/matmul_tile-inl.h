@@ -12,14 +12,12 @@
 HWY_BEFORE_NAMESPACE();
 namespace kvern::cpu::HWY_NAMESPACE {
 
-#define KVERN_UNROLL _Pragma("GCC unroll 16")
-
+inline constexpr size_t kMaxPanels = 4;
 inline constexpr size_t kGroupColumns = static_cast<size_t>(kGroup);
 
 // A tile's operands. x: [k][kRows]; sums: [k / 32][kRows], quantised weights only.
 struct TileArgs {
-  const char* panel = nullptr;
-  size_t panel_bytes = 0;
+  const char* panels[kMaxPanels] = {};
   size_t k = 0;
   const float* x = nullptr;
   const float* sums = nullptr;
@@ -78,10 +76,7 @@ HWY_INLINE Vec16 Code(const Vec16u& words) {
 
 template <size_t kPanels>
 HWY_INLINE void LoadWords(const TileArgs& a, size_t offset, Vec16u (&words)[kPanels]) {
-  KVERN_UNROLL for (size_t p = 0; p < kPanels; ++p) {
-    const char* line = a.panel + p * a.panel_bytes + offset;
-    words[p] = Load16u(line);
-  }
+  KVERN_UNROLL for (size_t p = 0; p < kPanels; ++p) { words[p] = Load16u(a.panels[p] + offset); }
 }
 
 template <size_t kRows, size_t kPanels>
@@ -90,8 +85,7 @@ HWY_INLINE void ProductF32(const TileArgs& a, Tile<kRows, kPanels>& acc) {
   for (size_t k = 0; k < a.k; ++k) {
     Vec16 w[kPanels];
     KVERN_UNROLL for (size_t p = 0; p < kPanels; ++p) {
-      const char* column = a.panel + p * a.panel_bytes + k * 64;
-      w[p] = Load16(reinterpret_cast<const float*>(column));
+      w[p] = Load16(reinterpret_cast<const float*>(a.panels[p] + k * 64));
     }
     Rank1(a.x + k * kRows, w, acc);
   }
@@ -118,7 +112,7 @@ HWY_INLINE void ProductBf16(const TileArgs& a, Tile<kRows, kPanels>& acc) {
 }
 
 HWY_INLINE Vec16 LoadScales(const TileArgs& a, size_t panel, size_t offset) {
-  return LoadF16x16(reinterpret_cast<const uint16_t*>(a.panel + panel * a.panel_bytes + offset));
+  return LoadF16x16(reinterpret_cast<const uint16_t*>(a.panels[panel] + offset));
 }
 
 // acc += x[0] times the codes at bit kShift of each word.

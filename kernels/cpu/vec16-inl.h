@@ -28,7 +28,17 @@ using VU = hn::Vec<DU>;
 inline constexpr size_t kRegLanes = HWY_TARGET == HWY_AVX3 ? 16 : HWY_TARGET == HWY_AVX2 ? 8 : 1;
 inline constexpr size_t kRegs = 16 / kRegLanes;  // Registers of one Vec16.
 
-#define KVERN_EACH_REG _Pragma("GCC unroll 16") for (size_t e = 0; e < kRegs; ++e)
+// Loops that must become straight code over registers. Not on the plain target, which has one lane
+// per register, nor under sanitizers, which would take minutes to compile what they make of it.
+#undef KVERN_UNROLL
+#if (HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3) && !defined(__SANITIZE_ADDRESS__) && \
+    !defined(__SANITIZE_THREAD__)
+#define KVERN_UNROLL _Pragma("GCC unroll 16")
+#else
+#define KVERN_UNROLL
+#endif
+#undef KVERN_EACH_REG
+#define KVERN_EACH_REG KVERN_UNROLL for (size_t e = 0; e < kRegs; ++e)
 
 struct Vec16 {
   VF r[kRegs];
