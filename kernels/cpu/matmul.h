@@ -1,9 +1,10 @@
 // out = x * W^T (+ bias) for a packed matrix W, for any number of rows of x.
 //
-// Batch invariance: an output has one float32 accumulator, summed over columns in ascending order
-// by fused multiply-adds; for quantised weights one accumulator per group of 32, then total =
-// fma(scale, group sum, total), then total = fma(min, sum of the group's x, total), groups
-// ascending. No tile size, thread count or batch size enters the arithmetic.
+// Batch invariance: an output has one float32 accumulator, summed over columns
+// in ascending order by fused multiply-adds; for quantised weights one
+// accumulator per group of 32, then total = fma(scale, group sum, total), then
+// total = fma(min, sum of the group's x, total), groups ascending. No tile
+// size, thread count or batch size enters the arithmetic.
 #pragma once
 
 #include <cstdint>
@@ -13,15 +14,15 @@
 
 namespace kvern::cpu {
 
-// Rows of x copied into the order the kernel reads: tiles of `tile_rows` rows, in each tile
-// [k][tile_rows] float32, missing rows zero; for quantised weights some columns times a power of
-// two (see matmul_tile-inl.h). For kInt8 and kInt4 also the sums of each group of columns, [tile][k
-// / 32][tile_rows].
+// Rows of x copied into the order the kernel reads: tiles of `tile_rows` rows,
+// in each tile [k][tile_rows] float32, missing rows zero; for quantised weights
+// some columns times a power of two (see matmul_tile-inl.h). For kInt8 and
+// kInt4 also the sums of each group of columns, [tile][k / 32][tile_rows].
 struct PackedRows {
   int64_t rows = 0;
   int64_t tile_rows = 0;
-  const float* values = nullptr;
-  const float* group_sums = nullptr;
+  const float *values = nullptr;
+  const float *group_sums = nullptr;
 };
 
 constexpr int64_t NumTiles(int64_t rows, int64_t tile_rows) {
@@ -33,19 +34,22 @@ struct MatMulKernels {
   int64_t (*tile_rows)(int64_t rows);
   // True when the rows need no packing: values = x.
   bool (*reads_in_place)(Packing packing, int64_t rows);
-  // Copies tile `tile` of x [rows, k] (row stride `stride` elements) into values + tile * k *
-  // tile_rows, in the form that matrices of `packing` need.
-  void (*pack_tile)(Packing packing, const float* x, int64_t stride, int64_t rows, int64_t k,
-                    int64_t tile_rows, int64_t tile, float* values);
+  // Copies tile `tile` of x [rows, k] (row stride `stride` elements) into
+  // values + tile * k * tile_rows, in the form that matrices of `packing` need.
+  void (*pack_tile)(Packing packing, const float *x, int64_t stride,
+                    int64_t rows, int64_t k, int64_t tile_rows, int64_t tile,
+                    float *values);
   // The group sums of a tile, into sums + tile * (k / 32) * tile_rows.
-  void (*sum_groups)(const float* x, int64_t stride, int64_t rows, int64_t k, int64_t tile_rows,
-                     int64_t tile, float* sums);
-  // out[t, 16 * panel + lane] for panels [panel_begin, panel_end). bias: [n] or null.
-  void (*multiply)(const PackedMatrix& w, const PackedRows& x, const float* bias, float* out,
-                   int64_t out_stride, int64_t panel_begin, int64_t panel_end);
+  void (*sum_groups)(const float *x, int64_t stride, int64_t rows, int64_t k,
+                     int64_t tile_rows, int64_t tile, float *sums);
+  // out[t, 16 * panel + lane] for panels [panel_begin, panel_end). bias: [n] or
+  // null.
+  void (*multiply)(const PackedMatrix &w, const PackedRows &x,
+                   const float *bias, float *out, int64_t out_stride,
+                   int64_t panel_begin, int64_t panel_end);
 };
 
 // REQUIRES: IsaSupported(isa).
-const MatMulKernels& MatMulFor(Isa isa);
+const MatMulKernels &MatMulFor(Isa isa);
 
-}  // namespace kvern::cpu
+} // namespace kvern::cpu

@@ -1,4 +1,5 @@
-// The register tile of the matrix product: kRows rows of x times kPanels panels of 16 outputs.
+// The register tile of the matrix product: kRows rows of x times kPanels panels
+// of 16 outputs.
 #if defined(KVERN_KERNELS_CPU_MATMUL_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVERN_KERNELS_CPU_MATMUL_TILE_INL_H_
 #undef KVERN_KERNELS_CPU_MATMUL_TILE_INL_H_
@@ -15,21 +16,21 @@ namespace kvern::cpu::HWY_NAMESPACE {
 inline constexpr size_t kMaxPanels = 4;
 inline constexpr size_t kGroupColumns = static_cast<size_t>(kGroup);
 
-// A tile's operands. x: [k][kRows]; sums: [k / 32][kRows], quantised weights only.
+// A tile's operands. x: [k][kRows]; sums: [k / 32][kRows], quantised weights
+// only.
 struct TileArgs {
-  const char* panels[kMaxPanels] = {};
+  const char *panels[kMaxPanels] = {};
   size_t k = 0;
-  const float* x = nullptr;
-  const float* sums = nullptr;
+  const float *x = nullptr;
+  const float *sums = nullptr;
 };
 
-template <size_t kRows, size_t kPanels>
-struct Tile {
+template <size_t kRows, size_t kPanels> struct Tile {
   Vec16 v[kRows][kPanels];
 };
 
 template <size_t kRows, size_t kPanels>
-HWY_INLINE void Clear(Tile<kRows, kPanels>& acc) {
+HWY_INLINE void Clear(Tile<kRows, kPanels> &acc) {
   KVERN_UNROLL for (size_t r = 0; r < kRows; ++r) {
     KVERN_UNROLL for (size_t p = 0; p < kPanels; ++p) acc.v[r][p] = Zero16();
   }
@@ -37,30 +38,20 @@ HWY_INLINE void Clear(Tile<kRows, kPanels>& acc) {
 
 // acc += x[column] (one value per row) times w (16 outputs per panel).
 template <size_t kRows, size_t kPanels>
-HWY_INLINE void Rank1(const float* x, const Vec16 (&w)[kPanels], Tile<kRows, kPanels>& acc) {
+HWY_INLINE void Rank1(const float *x, const Vec16 (&w)[kPanels],
+                      Tile<kRows, kPanels> &acc) {
   KVERN_UNROLL for (size_t r = 0; r < kRows; ++r) {
     const Vec16 xr = Set16(x[r]);
-    KVERN_UNROLL for (size_t p = 0; p < kPanels; ++p) acc.v[r][p] = Fma16(xr, w[p], acc.v[r][p]);
+    KVERN_UNROLL for (size_t p = 0; p < kPanels; ++p) acc.v[r][p] =
+        Fma16(xr, w[p], acc.v[r][p]);
   }
 }
 
-// Even elements of interleaved pairs are the low halves of the words, odd ones the high halves.
-HWY_INLINE Vec16 LowBf16(const Vec16u& words) {
-  Vec16 v;
-  KVERN_EACH_REG v.r[e] = hn::BitCast(DF(), hn::ShiftLeft<16>(words.r[e]));
-  return v;
-}
-HWY_INLINE Vec16 HighBf16(const Vec16u& words) {
-  Vec16 v;
-  KVERN_EACH_REG { v.r[e] = hn::BitCast(DF(), hn::And(words.r[e], hn::Set(DU(), 0xFFFF0000u))); }
-  return v;
-}
-
-// The code of kBits bits at bit kShift of each word, times 2^kShift unless it is the topmost one
-// (whose mask would include the sign). Masking without shifting saves an instruction per code;
-// PackTile has multiplied the column of x by 2^-kShift instead, which is exact.
-template <int kShift, int kBits>
-HWY_INLINE Vec16 Code(const Vec16u& words) {
+// The code of kBits bits at bit kShift of each word, times 2^kShift unless it
+// is the topmost one (whose mask would include the sign). Masking without
+// shifting saves an instruction per code; PackTile has multiplied the column of
+// x by 2^-kShift instead, which is exact.
+template <int kShift, int kBits> HWY_INLINE Vec16 Code(const Vec16u &words) {
   Vec16 v;
   KVERN_EACH_REG {
     VU code;
@@ -75,24 +66,27 @@ HWY_INLINE Vec16 Code(const Vec16u& words) {
 }
 
 template <size_t kPanels>
-HWY_INLINE void LoadWords(const TileArgs& a, size_t offset, Vec16u (&words)[kPanels]) {
-  KVERN_UNROLL for (size_t p = 0; p < kPanels; ++p) { words[p] = Load16u(a.panels[p] + offset); }
+HWY_INLINE void LoadWords(const TileArgs &a, size_t offset,
+                          Vec16u (&words)[kPanels]) {
+  KVERN_UNROLL for (size_t p = 0; p < kPanels; ++p) {
+    words[p] = Load16u(a.panels[p] + offset);
+  }
 }
 
 template <size_t kRows, size_t kPanels>
-HWY_INLINE void ProductF32(const TileArgs& a, Tile<kRows, kPanels>& acc) {
+HWY_INLINE void ProductF32(const TileArgs &a, Tile<kRows, kPanels> &acc) {
   Clear(acc);
   for (size_t k = 0; k < a.k; ++k) {
     Vec16 w[kPanels];
     KVERN_UNROLL for (size_t p = 0; p < kPanels; ++p) {
-      w[p] = Load16(reinterpret_cast<const float*>(a.panels[p] + k * 64));
+      w[p] = Load16(reinterpret_cast<const float *>(a.panels[p] + k * 64));
     }
     Rank1(a.x + k * kRows, w, acc);
   }
 }
 
 template <size_t kRows, size_t kPanels>
-HWY_INLINE void ProductBf16(const TileArgs& a, Tile<kRows, kPanels>& acc) {
+HWY_INLINE void ProductBf16(const TileArgs &a, Tile<kRows, kPanels> &acc) {
   Clear(acc);
   Vec16u words[kPanels];
   Vec16 w[kPanels];
@@ -111,21 +105,23 @@ HWY_INLINE void ProductBf16(const TileArgs& a, Tile<kRows, kPanels>& acc) {
   }
 }
 
-HWY_INLINE Vec16 LoadScales(const TileArgs& a, size_t panel, size_t offset) {
-  return LoadF16x16(reinterpret_cast<const uint16_t*>(a.panels[panel] + offset));
+HWY_INLINE Vec16 LoadScales(const TileArgs &a, size_t panel, size_t offset) {
+  return LoadF16x16(
+      reinterpret_cast<const uint16_t *>(a.panels[panel] + offset));
 }
 
 // acc += x[0] times the codes at bit kShift of each word.
 template <int kShift, int kBits, size_t kRows, size_t kPanels>
-HWY_INLINE void CodeRank1(const float* x, const Vec16u (&words)[kPanels],
-                          Tile<kRows, kPanels>& acc) {
+HWY_INLINE void CodeRank1(const float *x, const Vec16u (&words)[kPanels],
+                          Tile<kRows, kPanels> &acc) {
   Vec16 w[kPanels];
-  KVERN_UNROLL for (size_t p = 0; p < kPanels; ++p) w[p] = Code<kShift, kBits>(words[p]);
+  KVERN_UNROLL for (size_t p = 0; p < kPanels; ++p) w[p] =
+      Code<kShift, kBits>(words[p]);
   Rank1(x, w, acc);
 }
 
 template <size_t kRows, size_t kPanels>
-HWY_INLINE void ProductInt8(const TileArgs& a, Tile<kRows, kPanels>& total) {
+HWY_INLINE void ProductInt8(const TileArgs &a, Tile<kRows, kPanels> &total) {
   const size_t groups = a.k / kGroupColumns;
   Clear(total);
   for (size_t g = 0; g < groups; ++g) {
@@ -138,7 +134,7 @@ HWY_INLINE void ProductInt8(const TileArgs& a, Tile<kRows, kPanels>& total) {
     for (size_t quad = 0; quad < kGroupColumns / 4; ++quad) {
       Vec16u words[kPanels];
       LoadWords(a, g * 512 + quad * 64, words);
-      const float* x = a.x + (g * kGroupColumns + quad * 4) * kRows;
+      const float *x = a.x + (g * kGroupColumns + quad * 4) * kRows;
       CodeRank1<0, 8>(x, words, acc);
       CodeRank1<8, 8>(x + kRows, words, acc);
       CodeRank1<16, 8>(x + 2 * kRows, words, acc);
@@ -154,7 +150,7 @@ HWY_INLINE void ProductInt8(const TileArgs& a, Tile<kRows, kPanels>& total) {
 }
 
 template <size_t kRows, size_t kPanels>
-HWY_INLINE void ProductInt4(const TileArgs& a, Tile<kRows, kPanels>& total) {
+HWY_INLINE void ProductInt4(const TileArgs &a, Tile<kRows, kPanels> &total) {
   const size_t groups = a.k / kGroupColumns;
   Clear(total);
   for (size_t g = 0; g < groups; ++g) {
@@ -164,7 +160,7 @@ HWY_INLINE void ProductInt4(const TileArgs& a, Tile<kRows, kPanels>& total) {
     for (size_t oct = 0; oct < kGroupColumns / 8; ++oct) {
       Vec16u words[kPanels];
       LoadWords(a, base + 64 + oct * 64, words);
-      const float* x = a.x + (g * kGroupColumns + oct * 8) * kRows;
+      const float *x = a.x + (g * kGroupColumns + oct * 8) * kRows;
       CodeRank1<0, 4>(x, words, acc);
       CodeRank1<4, 4>(x + kRows, words, acc);
       CodeRank1<8, 4>(x + 2 * kRows, words, acc);
@@ -188,12 +184,14 @@ HWY_INLINE void ProductInt4(const TileArgs& a, Tile<kRows, kPanels>& total) {
 // What PackTile multiplies column c of x by, see Code.
 HWY_INLINE float ColumnFactor(Packing packing, int64_t c) {
   constexpr float kInt8[] = {1, 0x1p-8f, 0x1p-16f, 1};
-  constexpr float kInt4[] = {1, 0x1p-4f, 0x1p-8f, 0x1p-12f, 0x1p-16f, 0x1p-20f, 0x1p-24f, 1};
-  if (packing == Packing::kInt8) return kInt8[c % 4];
+  constexpr float kInt4[] = {1,        0x1p-4f,  0x1p-8f,  0x1p-12f,
+                             0x1p-16f, 0x1p-20f, 0x1p-24f, 1};
+  if (packing == Packing::kInt8)
+    return kInt8[c % 4];
   return packing == Packing::kInt4 ? kInt4[c % 8] : 1;
 }
 
-}  // namespace kvern::cpu::HWY_NAMESPACE
+} // namespace kvern::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
-#endif  // toggled guard
+#endif // toggled guard
