@@ -38,6 +38,17 @@ class FaultsTest(ServiceTest):
     def test_killed_rank_1(self):
         self.check_killed_rank(1)
 
+    def test_stopped_rank_is_a_dead_rank(self):
+        service = self.start()
+        with service.client() as client:
+            stream = self.long_stream(client)
+            stopped = service.rank("group-0", 1)
+            os.kill(stopped, signal.SIGSTOP)
+            self.assertEqual(self.error(lambda: list(stream)).code, "unavailable")
+            wait_for(lambda: service.rank("group-0", 1) not in (0, stopped), "the group is new",
+                     deadline_s=120)
+            self.assertEqual(len(self.ask(client, PROMPTS[0]).token_ids), 12)
+
     def test_other_group_does_not_notice(self):
         service = self.start(replicas=2, tp=1)
         with service.client() as client:
