@@ -1,5 +1,5 @@
-// The DRAM read bandwidth of this moment, to print beside a measurement: on shared machines it changes
-// within seconds, so only ratios mean something.
+// The DRAM read bandwidth of this moment, to print beside a measurement: on shared machines it
+// changes within seconds, so only ratios mean something.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-// Attention of the CPU device: one layer of SmolLM2-135M's shape (9 query heads, 3 KV heads, 64 wide).
+// Attention of the CPU device: one layer of SmolLM2-135M's shape (9 query heads, 3 KV heads, 64
+// wide).
 #include <chrono>
 #include <memory>
 #include <vector>
@@ -14,8 +15,8 @@ namespace {
 constexpr int64_t kQHeads = 9;
 constexpr KvCacheShape kOneLayer{300, 1, 3, 64, DType::kBf16};
 
-// Arguments: threads, tokens already in the cache, tokens of the step. Reports the time of one layer and
-// the KV bytes read per second.
+// Arguments: threads, tokens already in the cache, tokens of the step. Reports the time of one
+// layer and the KV bytes read per second.
 void BM_Attention(benchmark::State& state) {
   auto device = NewCpuDevice({.threads = static_cast<int>(state.range(0)), .isa = "auto"});
   KVERN_CHECK(device.ok());
@@ -58,8 +59,7 @@ void Cases(benchmark::internal::Benchmark* bench) {
   bench->ArgNames({"threads", "context", "tokens"});
 }
 
-BENCHMARK(BM_Attention)->Apply(Cases)->UseManualTime()->MinTime(0.1)->Unit(
-    benchmark::kMicrosecond);
+BENCHMARK(BM_Attention)->Apply(Cases)->UseManualTime()->MinTime(0.1)->Unit(benchmark::kMicrosecond);
 
 }  // namespace
 }  // namespace kvern

@@ -1,5 +1,5 @@
-// The matrix product of the CPU device. For one row: its bytes per second as a share of what reading
-// memory reaches at that moment. For many rows: GFLOP/s.
+// The matrix product of the CPU device. For one row: its bytes per second as a share of what
+// reading memory reaches at that moment. For many rows: GFLOP/s.
 #include <chrono>
 #include <cstring>
 #include <memory>
@@ -30,9 +30,8 @@ std::unique_ptr<Matrix> Filled(Device& device, WeightFormat format, int64_t rows
   const size_t row_bytes = static_cast<size_t>(cols) / info.block_elements * info.block_bytes;
   // 0x2C2C is a small positive number in every encoding.
   const std::vector<std::byte> row(row_bytes * 16, std::byte{0x2C});
-  device.ParallelFor(rows / 16, [&](int64_t i) {
-    KVERN_CHECK((*matrix)->SetRows(i * 16, 16, dtype, row).ok());
-  });
+  device.ParallelFor(
+      rows / 16, [&](int64_t i) { KVERN_CHECK((*matrix)->SetRows(i * 16, 16, dtype, row).ok()); });
   return std::move(matrix).value();
 }
 
@@ -122,8 +121,11 @@ void GemmCases(benchmark::internal::Benchmark* bench) {
 }
 
 // format: 0 f32, 1 bf16, 2 int8, 3 int4.
-BENCHMARK(BM_DramMatMul)->Apply(DramCases)->UseManualTime()->Iterations(8)->Unit(
-    benchmark::kMillisecond);
+BENCHMARK(BM_DramMatMul)
+    ->Apply(DramCases)
+    ->UseManualTime()
+    ->Iterations(8)
+    ->Unit(benchmark::kMillisecond);
 BENCHMARK(BM_Gemm)->Apply(GemmCases)->UseManualTime()->Iterations(10)->Unit(
     benchmark::kMillisecond);
 

@@ -120,7 +120,8 @@ TEST(RowsTest, Bf16OfRandomBitsAgreesWithTheScalarOne) {
   for (cpu::Isa isa : SupportedIsas()) {
     std::vector<uint16_t> got(x.size());
     cpu::RowsFor(isa).to_bf16(x.data(), static_cast<int64_t>(x.size()), got.data());
-    for (size_t i = 0; i < x.size(); ++i) ASSERT_EQ(got[i], cpu::ToBf16(x[i])) << cpu::IsaName(isa) << " " << Bits(x)[i];
+    for (size_t i = 0; i < x.size(); ++i)
+      ASSERT_EQ(got[i], cpu::ToBf16(x[i])) << cpu::IsaName(isa) << " " << Bits(x)[i];
   }
 }
 

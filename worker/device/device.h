@@ -43,11 +43,11 @@ class Matrix {
   virtual WeightFormat format() const = 0;
   virtual size_t bytes() const = 0;  // as allocated, padding included
 
-  // Writes rows [first_row, first_row + count) from `source`: consecutive rows of cols() elements in the
-  // file's encoding `dtype` (bytes of a row = cols / block_elements * block_bytes). F32/F16/BF16 go to
-  // kF32 or kBf16 (round to nearest even), Q8_0 to kInt8 and Q4_0/Q4_1 to kInt4 without loss; every
-  // dtype may go to kF32. Different rows may be written by different threads at once.
-  // Errors: InvalidArgument for a pair of dtype and format not listed here.
+  // Writes rows [first_row, first_row + count) from `source`: consecutive rows of cols() elements
+  // in the file's encoding `dtype` (bytes of a row = cols / block_elements * block_bytes).
+  // F32/F16/BF16 go to kF32 or kBf16 (round to nearest even), Q8_0 to kInt8 and Q4_0/Q4_1 to kInt4
+  // without loss; every dtype may go to kF32. Different rows may be written by different threads at
+  // once. Errors: InvalidArgument for a pair of dtype and format not listed here.
   virtual absl::Status SetRows(int64_t first_row, int64_t count, FileDtype dtype,
                                std::span<const std::byte> source) = 0;
   absl::Status SetRow(int64_t row, FileDtype dtype, std::span<const std::byte> source) {
