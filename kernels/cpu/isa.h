@@ -18,6 +18,6 @@ bool IsaSupported(Isa isa);
 Isa BestIsa();
 
 // "plain", "AVX2", "AVX-512".
-const char *IsaName(Isa isa);
+const char* IsaName(Isa isa);
 
-} // namespace kvern::cpu
+}  // namespace kvern::cpu

@@ -121,6 +121,8 @@ void MultiplyRows(const PackedMatrix& w, const PackedRows& x, const float* bias,
     for (int64_t p = 0; p < kStep; ++p) {
       args.panels[p] = w.Panel(std::min(panel + p, panel_end - 1));
     }
+    args.panel_bytes = w.panel_bytes;
+    args.to_next = (kPanels - 1) * w.panel_bytes;
     args.k = static_cast<size_t>(w.k);
     TileOut to;
     to.stride = static_cast<size_t>(out_stride);

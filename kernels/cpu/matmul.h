@@ -21,8 +21,8 @@ namespace kvern::cpu {
 struct PackedRows {
   int64_t rows = 0;
   int64_t tile_rows = 0;
-  const float *values = nullptr;
-  const float *group_sums = nullptr;
+  const float* values = nullptr;
+  const float* group_sums = nullptr;
 };
 
 constexpr int64_t NumTiles(int64_t rows, int64_t tile_rows) {
@@ -36,20 +36,18 @@ struct MatMulKernels {
   bool (*reads_in_place)(Packing packing, int64_t rows);
   // Copies tile `tile` of x [rows, k] (row stride `stride` elements) into
   // values + tile * k * tile_rows, in the form that matrices of `packing` need.
-  void (*pack_tile)(Packing packing, const float *x, int64_t stride,
-                    int64_t rows, int64_t k, int64_t tile_rows, int64_t tile,
-                    float *values);
+  void (*pack_tile)(Packing packing, const float* x, int64_t stride, int64_t rows, int64_t k,
+                    int64_t tile_rows, int64_t tile, float* values);
   // The group sums of a tile, into sums + tile * (k / 32) * tile_rows.
-  void (*sum_groups)(const float *x, int64_t stride, int64_t rows, int64_t k,
-                     int64_t tile_rows, int64_t tile, float *sums);
+  void (*sum_groups)(const float* x, int64_t stride, int64_t rows, int64_t k, int64_t tile_rows,
+                     int64_t tile, float* sums);
   // out[t, 16 * panel + lane] for panels [panel_begin, panel_end). bias: [n] or
   // null.
-  void (*multiply)(const PackedMatrix &w, const PackedRows &x,
-                   const float *bias, float *out, int64_t out_stride,
-                   int64_t panel_begin, int64_t panel_end);
+  void (*multiply)(const PackedMatrix& w, const PackedRows& x, const float* bias, float* out,
+                   int64_t out_stride, int64_t panel_begin, int64_t panel_end);
 };
 
 // REQUIRES: IsaSupported(isa).
-const MatMulKernels &MatMulFor(Isa isa);
+const MatMulKernels& MatMulFor(Isa isa);
 
-} // namespace kvern::cpu
+}  // namespace kvern::cpu

@@ -19,18 +19,21 @@ inline constexpr size_t kGroupColumns = static_cast<size_t>(kGroup);
 // A tile's operands. x: [k][kRows]; sums: [k / 32][kRows], quantised weights
 // only.
 struct TileArgs {
-  const char *panels[kMaxPanels] = {};
+  const char* panels[kMaxPanels] = {};
+  size_t panel_bytes = 0;
+  size_t to_next = 0;  // bytes from the end of a panel to the one that the next tile reads there
   size_t k = 0;
-  const float *x = nullptr;
-  const float *sums = nullptr;
+  const float* x = nullptr;
+  const float* sums = nullptr;
 };
 
-template <size_t kRows, size_t kPanels> struct Tile {
+template <size_t kRows, size_t kPanels>
+struct Tile {
   Vec16 v[kRows][kPanels];
 };
 
 template <size_t kRows, size_t kPanels>
-HWY_INLINE void Clear(Tile<kRows, kPanels> &acc) {
+HWY_INLINE void Clear(Tile<kRows, kPanels>& acc) {
   KVERN_UNROLL for (size_t r = 0; r < kRows; ++r) {
     KVERN_UNROLL for (size_t p = 0; p < kPanels; ++p) acc.v[r][p] = Zero16();
   }
@@ -38,12 +41,10 @@ HWY_INLINE void Clear(Tile<kRows, kPanels> &acc) {
 
 // acc += x[column] (one value per row) times w (16 outputs per panel).
 template <size_t kRows, size_t kPanels>
-HWY_INLINE void Rank1(const float *x, const Vec16 (&w)[kPanels],
-                      Tile<kRows, kPanels> &acc) {
+HWY_INLINE void Rank1(const float* x, const Vec16 (&w)[kPanels], Tile<kRows, kPanels>& acc) {
   KVERN_UNROLL for (size_t r = 0; r < kRows; ++r) {
     const Vec16 xr = Set16(x[r]);
-    KVERN_UNROLL for (size_t p = 0; p < kPanels; ++p) acc.v[r][p] =
-        Fma16(xr, w[p], acc.v[r][p]);
+    KVERN_UNROLL for (size_t p = 0; p < kPanels; ++p) acc.v[r][p] = Fma16(xr, w[p], acc.v[r][p]);
   }
 }
 
@@ -51,7 +52,8 @@ HWY_INLINE void Rank1(const float *x, const Vec16 (&w)[kPanels],
 // is the topmost one (whose mask would include the sign). Masking without
 // shifting saves an instruction per code; PackTile has multiplied the column of
 // x by 2^-kShift instead, which is exact.
-template <int kShift, int kBits> HWY_INLINE Vec16 Code(const Vec16u &words) {
+template <int kShift, int kBits>
+HWY_INLINE Vec16 Code(const Vec16u& words) {
   Vec16 v;
   KVERN_EACH_REG {
     VU code;
@@ -65,28 +67,36 @@ template <int kShift, int kBits> HWY_INLINE Vec16 Code(const Vec16u &words) {
   return v;
 }
 
+// Asks for the lines that lie kAhead bytes further, in the panels of the next tile beyond the end
+// of these: the hardware's own prefetching starts anew with every panel.
 template <size_t kPanels>
-HWY_INLINE void LoadWords(const TileArgs &a, size_t offset,
-                          Vec16u (&words)[kPanels]) {
-  KVERN_UNROLL for (size_t p = 0; p < kPanels; ++p) {
-    words[p] = Load16u(a.panels[p] + offset);
-  }
+HWY_INLINE void PrefetchAhead(const TileArgs& a, size_t offset) {
+  constexpr size_t kAhead = 2048;
+  const size_t at = offset + kAhead + (offset + kAhead < a.panel_bytes ? 0 : a.to_next);
+  KVERN_UNROLL for (size_t p = 0; p < kPanels; ++p) __builtin_prefetch(a.panels[p] + at);
+}
+
+template <size_t kPanels>
+HWY_INLINE void LoadWords(const TileArgs& a, size_t offset, Vec16u (&words)[kPanels]) {
+  PrefetchAhead<kPanels>(a, offset);
+  KVERN_UNROLL for (size_t p = 0; p < kPanels; ++p) words[p] = Load16u(a.panels[p] + offset);
 }
 
 template <size_t kRows, size_t kPanels>
-HWY_INLINE void ProductF32(const TileArgs &a, Tile<kRows, kPanels> &acc) {
+HWY_INLINE void ProductF32(const TileArgs& a, Tile<kRows, kPanels>& acc) {
   Clear(acc);
   for (size_t k = 0; k < a.k; ++k) {
     Vec16 w[kPanels];
+    PrefetchAhead<kPanels>(a, k * 64);
     KVERN_UNROLL for (size_t p = 0; p < kPanels; ++p) {
-      w[p] = Load16(reinterpret_cast<const float *>(a.panels[p] + k * 64));
+      w[p] = Load16(reinterpret_cast<const float*>(a.panels[p] + k * 64));
     }
     Rank1(a.x + k * kRows, w, acc);
   }
 }
 
 template <size_t kRows, size_t kPanels>
-HWY_INLINE void ProductBf16(const TileArgs &a, Tile<kRows, kPanels> &acc) {
+HWY_INLINE void ProductBf16(const TileArgs& a, Tile<kRows, kPanels>& acc) {
   Clear(acc);
   Vec16u words[kPanels];
   Vec16 w[kPanels];
@@ -105,23 +115,21 @@ HWY_INLINE void ProductBf16(const TileArgs &a, Tile<kRows, kPanels> &acc) {
   }
 }
 
-HWY_INLINE Vec16 LoadScales(const TileArgs &a, size_t panel, size_t offset) {
-  return LoadF16x16(
-      reinterpret_cast<const uint16_t *>(a.panels[panel] + offset));
+HWY_INLINE Vec16 LoadScales(const TileArgs& a, size_t panel, size_t offset) {
+  return LoadF16x16(reinterpret_cast<const uint16_t*>(a.panels[panel] + offset));
 }
 
 // acc += x[0] times the codes at bit kShift of each word.
 template <int kShift, int kBits, size_t kRows, size_t kPanels>
-HWY_INLINE void CodeRank1(const float *x, const Vec16u (&words)[kPanels],
-                          Tile<kRows, kPanels> &acc) {
+HWY_INLINE void CodeRank1(const float* x, const Vec16u (&words)[kPanels],
+                          Tile<kRows, kPanels>& acc) {
   Vec16 w[kPanels];
-  KVERN_UNROLL for (size_t p = 0; p < kPanels; ++p) w[p] =
-      Code<kShift, kBits>(words[p]);
+  KVERN_UNROLL for (size_t p = 0; p < kPanels; ++p) w[p] = Code<kShift, kBits>(words[p]);
   Rank1(x, w, acc);
 }
 
 template <size_t kRows, size_t kPanels>
-HWY_INLINE void ProductInt8(const TileArgs &a, Tile<kRows, kPanels> &total) {
+HWY_INLINE void ProductInt8(const TileArgs& a, Tile<kRows, kPanels>& total) {
   const size_t groups = a.k / kGroupColumns;
   Clear(total);
   for (size_t g = 0; g < groups; ++g) {
@@ -134,7 +142,7 @@ HWY_INLINE void ProductInt8(const TileArgs &a, Tile<kRows, kPanels> &total) {
     for (size_t quad = 0; quad < kGroupColumns / 4; ++quad) {
       Vec16u words[kPanels];
       LoadWords(a, g * 512 + quad * 64, words);
-      const float *x = a.x + (g * kGroupColumns + quad * 4) * kRows;
+      const float* x = a.x + (g * kGroupColumns + quad * 4) * kRows;
       CodeRank1<0, 8>(x, words, acc);
       CodeRank1<8, 8>(x + kRows, words, acc);
       CodeRank1<16, 8>(x + 2 * kRows, words, acc);
@@ -150,7 +158,7 @@ HWY_INLINE void ProductInt8(const TileArgs &a, Tile<kRows, kPanels> &total) {
 }
 
 template <size_t kRows, size_t kPanels>
-HWY_INLINE void ProductInt4(const TileArgs &a, Tile<kRows, kPanels> &total) {
+HWY_INLINE void ProductInt4(const TileArgs& a, Tile<kRows, kPanels>& total) {
   const size_t groups = a.k / kGroupColumns;
   Clear(total);
   for (size_t g = 0; g < groups; ++g) {
@@ -160,7 +168,7 @@ HWY_INLINE void ProductInt4(const TileArgs &a, Tile<kRows, kPanels> &total) {
     for (size_t oct = 0; oct < kGroupColumns / 8; ++oct) {
       Vec16u words[kPanels];
       LoadWords(a, base + 64 + oct * 64, words);
-      const float *x = a.x + (g * kGroupColumns + oct * 8) * kRows;
+      const float* x = a.x + (g * kGroupColumns + oct * 8) * kRows;
       CodeRank1<0, 4>(x, words, acc);
       CodeRank1<4, 4>(x + kRows, words, acc);
       CodeRank1<8, 4>(x + 2 * kRows, words, acc);
@@ -184,14 +192,12 @@ HWY_INLINE void ProductInt4(const TileArgs &a, Tile<kRows, kPanels> &total) {
 // What PackTile multiplies column c of x by, see Code.
 HWY_INLINE float ColumnFactor(Packing packing, int64_t c) {
   constexpr float kInt8[] = {1, 0x1p-8f, 0x1p-16f, 1};
-  constexpr float kInt4[] = {1,        0x1p-4f,  0x1p-8f,  0x1p-12f,
-                             0x1p-16f, 0x1p-20f, 0x1p-24f, 1};
-  if (packing == Packing::kInt8)
-    return kInt8[c % 4];
+  constexpr float kInt4[] = {1, 0x1p-4f, 0x1p-8f, 0x1p-12f, 0x1p-16f, 0x1p-20f, 0x1p-24f, 1};
+  if (packing == Packing::kInt8) return kInt8[c % 4];
   return packing == Packing::kInt4 ? kInt4[c % 8] : 1;
 }
 
-} // namespace kvern::cpu::HWY_NAMESPACE
+}  // namespace kvern::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
-#endif // toggled guard
+#endif  // toggled guard

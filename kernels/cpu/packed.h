@@ -10,25 +10,23 @@
 namespace kvern::cpu {
 
 inline constexpr int64_t kPanelRows = 16;
-inline constexpr int64_t kGroup = 32; // Columns that share a scale.
+inline constexpr int64_t kGroup = 32;  // Columns that share a scale.
 
 enum class Packing : uint8_t {
-  kF32,  // [K][16] float32
-  kBf16, // [ceil(K / 2)][16][2] bfloat16
-  kInt8, // [K / 32][8][16][4] uint8 q + 128, then [K / 32][16] float16 scales.
-         // w = scale * q
-  kInt4, // [K / 32] x { scales [16], mins [16] float16, then [4][16] uint32 of
-         // w = scale * q + min
-         //              8 codes each, the lowest 4 bits first }
+  kF32,   // [K][16] float32
+  kBf16,  // [ceil(K / 2)][16][2] bfloat16
+  kInt8,  // [K / 32][8][16][4] uint8 q + 128, then [K / 32][16] float16 scales.
+          // w = scale * q
+  kInt4,  // [K / 32] x { scales [16], mins [16] float16, then [4][16] uint32 of
+          // w = scale * q + min
+          //              8 codes each, the lowest 4 bits first }
 };
 
 // Bytes of one panel of `k` columns, a multiple of 64. REQUIRES: k % 32 == 0
 // for kInt8 and kInt4.
 size_t PanelBytes(Packing packing, int64_t k);
 
-constexpr int64_t NumPanels(int64_t rows) {
-  return (rows + kPanelRows - 1) / kPanelRows;
-}
+constexpr int64_t NumPanels(int64_t rows) { return (rows + kPanelRows - 1) / kPanelRows; }
 
 // A packed matrix [n outputs, k inputs]; data is aligned to 64 bytes.
 struct PackedMatrix {
@@ -36,11 +34,9 @@ struct PackedMatrix {
   int64_t n = 0;
   int64_t k = 0;
   size_t panel_bytes = 0;
-  char *data = nullptr;
+  char* data = nullptr;
 
-  char *Panel(int64_t panel) const {
-    return data + static_cast<size_t>(panel) * panel_bytes;
-  }
+  char* Panel(int64_t panel) const { return data + static_cast<size_t>(panel) * panel_bytes; }
 };
 
 // bfloat16 nearest to x, ties to even; a NaN stays a NaN.
@@ -61,10 +57,10 @@ bool CanPack(Packing packing, Source source);
 
 // Returns false when a value does not fit: a Q4_0 scale whose 8-fold overflows
 // float16.
-bool PackRows(const PackedMatrix &matrix, int64_t first, int64_t count,
-              Source source, const void *rows);
+bool PackRows(const PackedMatrix& matrix, int64_t first, int64_t count, Source source,
+              const void* rows);
 
 // out[0..k) = row `row` as float32.
-void UnpackRow(const PackedMatrix &matrix, int64_t row, float *out);
+void UnpackRow(const PackedMatrix& matrix, int64_t row, float* out);
 
-} // namespace kvern::cpu
+}  // namespace kvern::cpu

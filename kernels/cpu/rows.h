@@ -12,17 +12,17 @@ namespace kvern::cpu {
 struct RowKernels {
   // x += delta (unless delta is null), then out = x / sqrt(mean(x^2) + eps) *
   // weight. All [n]; `out` may be `delta` or `x`.
-  void (*rms_norm)(const float *delta, float *x, const float *weight, float eps,
-                   int64_t n, float *out);
+  void (*rms_norm)(const float* delta, float* x, const float* weight, float eps, int64_t n,
+                   float* out);
   // out[i] = gate[i] / (1 + e^-gate[i]) * up[i].
-  void (*swiglu)(const float *gate, const float *up, int64_t n, float *out);
+  void (*swiglu)(const float* gate, const float* up, int64_t n, float* out);
   // Rotates the pairs (i, i + half) of a head in place; cos, sin: [half].
-  void (*rope)(float *head, const float *cos, const float *sin, int64_t half);
+  void (*rope)(float* head, const float* cos, const float* sin, int64_t half);
   // bfloat16, nearest, ties to even.
-  void (*to_bf16)(const float *x, int64_t n, uint16_t *out);
+  void (*to_bf16)(const float* x, int64_t n, uint16_t* out);
 };
 
 // REQUIRES: IsaSupported(isa).
-const RowKernels &RowsFor(Isa isa);
+const RowKernels& RowsFor(Isa isa);
 
-} // namespace kvern::cpu
+}  // namespace kvern::cpu

@@ -6,7 +6,7 @@
 
 // The address of `table` in the namespace compiled for `isa`. Use in the
 // HWY_ONCE part of a file.
-#define KVERN_TABLE_FOR(table, isa)                                            \
-  ((isa) == Isa::kAvx512 ? HWY_CHOOSE_AVX3(table)                              \
-   : (isa) == Isa::kAvx2 ? HWY_CHOOSE_AVX2(table)                              \
+#define KVERN_TABLE_FOR(table, isa)               \
+  ((isa) == Isa::kAvx512 ? HWY_CHOOSE_AVX3(table) \
+   : (isa) == Isa::kAvx2 ? HWY_CHOOSE_AVX2(table) \
                          : &HWY_STATIC_DISPATCH(table))

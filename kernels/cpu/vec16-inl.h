@@ -26,17 +26,15 @@ using DI = hn::RebindToSigned<DF>;
 using VF = hn::Vec<DF>;
 using VU = hn::Vec<DU>;
 
-inline constexpr size_t kRegLanes = HWY_TARGET == HWY_AVX3   ? 16
-                                    : HWY_TARGET == HWY_AVX2 ? 8
-                                                             : 1;
-inline constexpr size_t kRegs = 16 / kRegLanes; // Registers of one Vec16.
+inline constexpr size_t kRegLanes = HWY_TARGET == HWY_AVX3 ? 16 : HWY_TARGET == HWY_AVX2 ? 8 : 1;
+inline constexpr size_t kRegs = 16 / kRegLanes;  // Registers of one Vec16.
 
 // Loops that must become straight code over registers. Not on the plain target,
 // which has one lane per register, nor under sanitizers, which would take
 // minutes to compile what they make of it.
 #undef KVERN_UNROLL
-#if (HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3) &&                      \
-    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#if (HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3) && !defined(__SANITIZE_ADDRESS__) && \
+    !defined(__SANITIZE_THREAD__)
 #define KVERN_UNROLL _Pragma("GCC unroll 16")
 #else
 #define KVERN_UNROLL
@@ -61,21 +59,21 @@ HWY_INLINE Vec16 Set16(float x) {
   KVERN_EACH_REG v.r[e] = hn::Set(DF(), x);
   return v;
 }
-HWY_INLINE Vec16 Load16(const float *p) {
+HWY_INLINE Vec16 Load16(const float* p) {
   Vec16 v;
   KVERN_EACH_REG v.r[e] = hn::LoadU(DF(), p + e * kRegLanes);
   return v;
 }
-HWY_INLINE void Store16(Vec16 v, float *p) {
+HWY_INLINE void Store16(Vec16 v, float* p) {
   KVERN_EACH_REG hn::StoreU(v.r[e], DF(), p + e * kRegLanes);
 }
 // The first `count` < 16 lanes; the others are zero.
-HWY_INLINE Vec16 LoadFirst16(const float *p, size_t count) {
+HWY_INLINE Vec16 LoadFirst16(const float* p, size_t count) {
   float lanes[16] = {};
   std::memcpy(lanes, p, count * sizeof(float));
   return Load16(lanes);
 }
-HWY_INLINE void StoreFirst16(Vec16 v, float *p, size_t count) {
+HWY_INLINE void StoreFirst16(Vec16 v, float* p, size_t count) {
   float lanes[16];
   Store16(v, lanes);
   std::memcpy(p, lanes, count * sizeof(float));
@@ -112,8 +110,7 @@ HWY_INLINE float Sum16(Vec16 v) {
   float lanes[16];
   Store16(v, lanes);
   for (size_t width = 8; width > 0; width /= 2) {
-    for (size_t i = 0; i < width; ++i)
-      lanes[i] += lanes[i + width];
+    for (size_t i = 0; i < width; ++i) lanes[i] += lanes[i + width];
   }
   return lanes[0];
 }
@@ -128,27 +125,25 @@ HWY_INLINE float MaxLane16(Vec16 v) {
   return lanes[0];
 }
 
-HWY_INLINE Vec16u Load16u(const void *p) {
+HWY_INLINE Vec16u Load16u(const void* p) {
   Vec16u v;
-  const uint32_t *words = static_cast<const uint32_t *>(p);
+  const uint32_t* words = static_cast<const uint32_t*>(p);
   KVERN_EACH_REG v.r[e] = hn::LoadU(DU(), words + e * kRegLanes);
   return v;
 }
 // Of words that hold two bfloat16 each: the even elements are the low halves,
 // the odd ones the high.
-HWY_INLINE Vec16 LowBf16(const Vec16u &words) {
+HWY_INLINE Vec16 LowBf16(const Vec16u& words) {
   Vec16 v;
   KVERN_EACH_REG v.r[e] = hn::BitCast(DF(), hn::ShiftLeft<16>(words.r[e]));
   return v;
 }
-HWY_INLINE Vec16 HighBf16(const Vec16u &words) {
+HWY_INLINE Vec16 HighBf16(const Vec16u& words) {
   Vec16 v;
-  KVERN_EACH_REG {
-    v.r[e] = hn::BitCast(DF(), hn::And(words.r[e], hn::Set(DU(), 0xFFFF0000u)));
-  }
+  KVERN_EACH_REG { v.r[e] = hn::BitCast(DF(), hn::And(words.r[e], hn::Set(DU(), 0xFFFF0000u))); }
   return v;
 }
-HWY_INLINE Vec16 LoadBf16x16(const uint16_t *p) {
+HWY_INLINE Vec16 LoadBf16x16(const uint16_t* p) {
   const hn::Rebind<uint16_t, DF> d16;
   Vec16 v;
   KVERN_EACH_REG {
@@ -157,12 +152,11 @@ HWY_INLINE Vec16 LoadBf16x16(const uint16_t *p) {
   }
   return v;
 }
-HWY_INLINE Vec16 LoadF16x16(const uint16_t *p) {
+HWY_INLINE Vec16 LoadF16x16(const uint16_t* p) {
   const hn::Rebind<hwy::float16_t, DF> d16;
-  const hwy::float16_t *halves = reinterpret_cast<const hwy::float16_t *>(p);
+  const hwy::float16_t* halves = reinterpret_cast<const hwy::float16_t*>(p);
   Vec16 v;
-  KVERN_EACH_REG v.r[e] =
-      hn::PromoteTo(DF(), hn::LoadU(d16, halves + e * kRegLanes));
+  KVERN_EACH_REG v.r[e] = hn::PromoteTo(DF(), hn::LoadU(d16, halves + e * kRegLanes));
   return v;
 }
 
@@ -179,20 +173,18 @@ HWY_INLINE VF ExpReg(VF x) {
   VF r = hn::NegMulAdd(n, hn::Set(d, 0x1.62e4p-1f), x);
   r = hn::NegMulAdd(n, hn::Set(d, 1.42860682030941723e-6f), r);
   VF p = hn::Set(d, 1.0f / 5040);
-  for (float c :
-       {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f}) {
+  for (float c : {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f}) {
     p = hn::MulAdd(p, r, hn::Set(d, c));
   }
   const auto exponent = hn::Add(hn::ConvertTo(di, n), hn::Set(di, 127));
-  return hn::IfThenZeroElse(
-      underflows, hn::Mul(p, hn::BitCast(d, hn::ShiftLeft<23>(exponent))));
+  return hn::IfThenZeroElse(underflows, hn::Mul(p, hn::BitCast(d, hn::ShiftLeft<23>(exponent))));
 }
 HWY_INLINE Vec16 Exp16(Vec16 x) {
   KVERN_EACH_REG x.r[e] = ExpReg(x.r[e]);
   return x;
 }
 
-} // namespace kvern::cpu::HWY_NAMESPACE
+}  // namespace kvern::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
-#endif // toggled guard
+#endif  // toggled guard
