@@ -87,6 +87,12 @@ void Checks::Missing(const Field& field) {
   error_ = absl::StrCat(field.ToString(), " is missing");
 }
 
+void Checks::Misaligned(const Field& field) {
+  if (!ok()) return;
+  failure_ = DecodeFailure::kMalformed;
+  error_ = absl::StrCat(field.ToString(), " is not aligned");
+}
+
 bool Checks::Count(const Field& field, size_t count, size_t max) {
   if (count > max) OutOfRange(field, absl::StrCat("with ", count, " entries"), absl::StrCat(max));
   return ok();

@@ -52,6 +52,8 @@ class Checks {
   }
   // The message lacks a part that no writer leaves out.
   void Missing(const Field& field);
+  // A list lies where no writer puts it.
+  void Misaligned(const Field& field);
 
   // Well-formed UTF-8 of at most `max_bytes`; an absent string is empty.
   std::string Text(const Field& field, const flatbuffers::String* text, size_t max_bytes);
@@ -89,6 +91,15 @@ class Checks {
     std::vector<T> copy(list->size());
     if (!copy.empty()) std::memcpy(copy.data(), list->Data(), copy.size() * sizeof(T));
     return copy;
+  }
+
+  // False, after noting it, if a list of structs has more than `max` entries or lies where its
+  // entries are not aligned: the verifier of FlatBuffers 2.0.8 checks the alignment of the list's
+  // length alone.
+  template <typename T>
+  bool Structs(const Field& field, const flatbuffers::Vector<const T*>& list, size_t max) {
+    if (ok() && reinterpret_cast<uintptr_t>(list.Data()) % alignof(T) != 0) Misaligned(field);
+    return Count(field, list.size(), max);
   }
 
   // False, after noting it, if the copies would hold more than the budget.

@@ -184,7 +184,7 @@ GroupCapacity Read(const wire::GroupCapacity& wire, Checks& checks) {
   group.total_blocks = wire.total_blocks();
   group.reserved_blocks = wire.reserved_blocks();
   group.used_blocks = wire.used_blocks();
-  if (wire.ranks() == nullptr || !checks.Count("ranks", wire.ranks()->size(), kMaxRanks)) {
+  if (wire.ranks() == nullptr || !checks.Structs("ranks", *wire.ranks(), kMaxRanks)) {
     return group;
   }
   for (const wire::RankCapacity* rank : *wire.ranks()) {

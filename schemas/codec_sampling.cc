@@ -18,7 +18,7 @@ std::optional<uint32_t> ReadLogprobCount(const char* field, flatbuffers::Optiona
 std::vector<std::pair<uint32_t, float>> ReadBias(
     const flatbuffers::Vector<const wire::TokenValue*>* list, Checks& checks) {
   std::vector<std::pair<uint32_t, float>> bias;
-  if (list == nullptr || !checks.Count("logit_bias", list->size(), kMaxLogitBias)) return bias;
+  if (list == nullptr || !checks.Structs("logit_bias", *list, kMaxLogitBias)) return bias;
   bias.reserve(list->size());
   for (flatbuffers::uoffset_t i = 0; i < list->size(); ++i) {
     const wire::TokenValue* entry = list->Get(i);

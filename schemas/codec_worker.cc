@@ -191,7 +191,7 @@ StepReport Read(const wire::StepReport& wire, Checks& checks) {
   report.running = wire.running();
   report.runs = ReadTables<TokenRun>("runs", wire.runs(), kMaxRuns, checks);
   report.nacks = ReadTables<Nack>("nacks", wire.nacks(), kMaxNacks, checks);
-  if (wire.ages() != nullptr && checks.Count("ages", wire.ages()->size(), kMaxRanks)) {
+  if (wire.ages() != nullptr && checks.Structs("ages", *wire.ages(), kMaxRanks)) {
     for (const wire::RankAge* age : *wire.ages()) {
       report.ages.push_back({age->rank(), age->step_age_ms()});
     }

@@ -2,8 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
+#include <fstream>
 #include <functional>
+#include <iterator>
 #include <limits>
 #include <string>
 
@@ -266,6 +267,15 @@ TEST(CodecHostileTest, SharedListsAreBounded) {
   Decoded<RouterToWorker> decoded = DecodeRouterToWorker(AsBytes(bytes));
   EXPECT_EQ(decoded.failure, DecodeFailure::kMalformed);
   EXPECT_THAT(decoded.error, HasSubstr("prompt shares bytes"));
+}
+
+// Found by fuzzing: a list of structs of 8-byte numbers at an address that is no multiple of 8.
+TEST(CodecHostileTest, AMisalignedListIsRefused) {
+  std::ifstream file("tests/fuzz/corpus/codec_worker/misaligned_ages", std::ios::binary);
+  std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  Decoded<WorkerToRouter> decoded = DecodeWorkerToRouter(AsBytes(bytes));
+  EXPECT_EQ(decoded.failure, DecodeFailure::kMalformed);
+  EXPECT_EQ(decoded.error, "ages is not aligned");
 }
 
 TEST(CodecHostileTest, APlanWithoutItsHashIsRefused) {
