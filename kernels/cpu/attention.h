@@ -1,11 +1,9 @@
-// Causal attention over a paged KV cache, one kernel for prefill and decode. A
-// query row is one token and one query head of a KV group; keys are taken in
-// splits cut at absolute multiples of 256 tokens. For each row and split:
-// scores (dot products over dimensions in ascending order), their maximum,
-// weights e^(score - max), their sum over 16 lanes, the weighted sum of values
-// in ascending token order. Splits are merged in ascending order. So a row's
-// result depends on its own position and history alone: not on chunking, on
-// neighbouring rows or on who computes which split.
+// Causal attention over a paged KV cache, one kernel for prefill and decode. A query row is one
+// token and one query head of a KV group; keys are taken in splits cut at absolute multiples of 256
+// tokens. For each row and split: scores (dot products over dimensions in ascending order), their
+// maximum, weights e^(score - max), their sum over 16 lanes, the weighted sum of values in
+// ascending token order. Splits are merged in ascending order. So a row's result depends on its own
+// position and history alone: not on chunking, on neighbouring rows or on who computes which split.
 #pragma once
 
 #include <cstddef>
@@ -18,8 +16,7 @@ namespace kvern::cpu {
 inline constexpr int64_t kSplitTokens = 256;
 inline constexpr int64_t kPageTokens = 16;
 inline constexpr int64_t kMaxHeadDim = 256;
-// Rows (tokens * heads of the group) of one call, at most: bounds the scratch
-// memory.
+// Rows (tokens * heads of the group) of one call, at most: bounds the scratch memory.
 inline constexpr int64_t kMaxAttentionRows = 96;
 
 // Some consecutive tokens of one sequence against one KV head.
@@ -33,10 +30,9 @@ struct AttentionRows {
   int64_t group = 0;     // query heads per KV head
   int64_t head_dim = 0;  // even, <= kMaxHeadDim
 
-  // Keys and values of this head and layer: token p is at pages + block_table[p
-  // / 16] * page_stride
-  // + (p % 16) * head_dim elements; its value value_offset further. Up to 15
-  // elements past the end of a value are read.
+  // Keys and values of this head and layer: token p is at pages + block_table[p / 16] * page_stride
+  // + (p % 16) * head_dim elements; its value value_offset further. Up to 15 elements past the end
+  // of a value are read.
   const void* pages = nullptr;
   bool bf16 = false;  // otherwise float32
   int64_t page_stride = 0;
@@ -52,8 +48,8 @@ struct AttentionPartial {
   float* sum = nullptr;  // [rows]
   float* out = nullptr;  // [rows, PaddedHeadDim], not yet divided by the sum
 };
-// Floats of a partial for `rows` rows, and the partial laid out in memory of
-// that size, which must be aligned to 64 bytes.
+// Floats of a partial for `rows` rows, and the partial laid out in memory of that size, which must
+// be aligned to 64 bytes.
 constexpr size_t PartialFloats(int64_t rows, int64_t head_dim) {
   return static_cast<size_t>(PaddedHeadDim(rows) * 2 + rows * PaddedHeadDim(head_dim));
 }
@@ -63,12 +59,12 @@ AttentionPartial PartialIn(float* memory, int64_t rows);
 size_t AttentionScratchFloats(int64_t head_dim);
 
 struct AttentionKernels {
-  // Overwrites `partial` with the result of keys [256 * split, 256 * split +
-  // 256). Rows that see none of them get max = minus infinity.
+  // Overwrites `partial` with the result of keys [256 * split, 256 * split + 256). Rows that see
+  // none of them get max = minus infinity.
   void (*split)(const AttentionRows& rows, int64_t split, float* scratch,
                 const AttentionPartial& partial);
-  // total = total merged with `next`, which holds later keys. total->max =
-  // minus infinity at first, the rest zero.
+  // total = total merged with `next`, which holds later keys. total->max = minus infinity at first,
+  // the rest zero.
   void (*merge)(int64_t rows, int64_t head_dim, const AttentionPartial& next,
                 const AttentionPartial& total);
   // Writes out / sum to rows.out.

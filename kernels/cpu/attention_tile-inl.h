@@ -1,5 +1,4 @@
-// The inner loops of attention: scores of a page of keys, and weighted sums of
-// a page of values.
+// The inner loops of attention: scores of a page of keys, and weighted sums of a page of values.
 #if defined(KVERN_KERNELS_CPU_ATTENTION_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVERN_KERNELS_CPU_ATTENTION_TILE_INL_H_
 #undef KVERN_KERNELS_CPU_ATTENTION_TILE_INL_H_
@@ -16,8 +15,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace kvern::cpu::HWY_NAMESPACE {
 
-// Rows that share a loaded vector of keys or values, and vectors of a row kept
-// in registers.
+// Rows that share a loaded vector of keys or values, and vectors of a row kept in registers.
 inline constexpr int64_t kRowTile = 4;
 inline constexpr size_t kValueVectors = kRegLanes == 16 ? 4 : 1;
 
@@ -66,9 +64,9 @@ HWY_INLINE void CopyQueries(const AttentionRows& a, const SplitScratch& s) {
 }
 
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
-// Four words of each of the 16 rows that start `stride` words apart,
-// transposed: lane t of out[j] is word j of row t. Rows are first laid into
-// 128-bit blocks, four of which are transposed at a time.
+// Four words of each of the 16 rows that start `stride` words apart, transposed: lane t of out[j]
+// is word j of row t. Rows are first laid into 128-bit blocks, four of which are transposed at a
+// time.
 HWY_INLINE void Transpose16x4(const uint32_t* rows, size_t stride, Vec16u (&out)[4]) {
   const hn::Full128<uint32_t> d128;
   const DU du;
@@ -106,8 +104,7 @@ HWY_INLINE void StoreKeys(const Vec16u& words, const uint16_t*, float* keys) {
   Store16(HighBf16(words), keys + kPageTokens);
 }
 
-// Transposes what is whole steps of four words; returns how many dimensions
-// that was.
+// Transposes what is whole steps of four words; returns how many dimensions that was.
 template <class Element>
 HWY_INLINE int64_t TransposeSteps(const Element* page, int64_t head_dim, float* keys) {
   constexpr int64_t kPerWord = 4 / sizeof(Element);
@@ -180,8 +177,7 @@ HWY_INLINE void ScorePage(const AttentionRows& a, const SplitScratch& s, int64_t
   }
 }
 
-// out += weights[0..count) times values, for kRows rows that all see these
-// `count` keys.
+// out += weights[0..count) times values, for kRows rows that all see these `count` keys.
 template <size_t kRows, size_t kVectors, class Element>
 HWY_INLINE void AddValuesTile(const float* weights, int64_t count, const Element* values,
                               int64_t head_dim, float* out, int64_t out_stride) {

@@ -1,5 +1,4 @@
-// The register tile of the matrix product: kRows rows of x times kPanels panels
-// of 16 outputs.
+// The register tile of the matrix product: kRows rows of x times kPanels panels of 16 outputs.
 #if defined(KVERN_KERNELS_CPU_MATMUL_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVERN_KERNELS_CPU_MATMUL_TILE_INL_H_
 #undef KVERN_KERNELS_CPU_MATMUL_TILE_INL_H_
@@ -16,8 +15,7 @@ namespace kvern::cpu::HWY_NAMESPACE {
 inline constexpr size_t kMaxPanels = 4;
 inline constexpr size_t kGroupColumns = static_cast<size_t>(kGroup);
 
-// A tile's operands. x: [k][kRows]; sums: [k / 32][kRows], quantised weights
-// only.
+// A tile's operands. x: [k][kRows]; sums: [k / 32][kRows], quantised weights only.
 struct TileArgs {
   const char* panels[kMaxPanels] = {};
   size_t panel_bytes = 0;
@@ -48,10 +46,9 @@ HWY_INLINE void Rank1(const float* x, const Vec16 (&w)[kPanels], Tile<kRows, kPa
   }
 }
 
-// The code of kBits bits at bit kShift of each word, times 2^kShift unless it
-// is the topmost one (whose mask would include the sign). Masking without
-// shifting saves an instruction per code; PackTile has multiplied the column of
-// x by 2^-kShift instead, which is exact.
+// The code of kBits bits at bit kShift of each word, times 2^kShift unless it is the topmost one
+// (whose mask would include the sign). Masking without shifting saves an instruction per code;
+// PackTile has multiplied the column of x by 2^-kShift instead, which is exact.
 template <int kShift, int kBits>
 HWY_INLINE Vec16 Code(const Vec16u& words) {
   Vec16 v;

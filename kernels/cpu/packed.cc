@@ -19,8 +19,7 @@ void Write(char* p, T value) {
   std::memcpy(p, &value, sizeof(T));
 }
 
-// float16 of a value that is a float16 times a power of two; infinite when too
-// large.
+// float16 of a value that is a float16 times a power of two; infinite when too large.
 uint16_t ExactToF16(float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x);
   const uint32_t sign = (bits >> 16) & 0x8000u;
@@ -126,8 +125,8 @@ bool PackInt4Row(char* panel, int64_t groups, int64_t lane, Source source, const
   return fits;
 }
 
-// Rows of floats into lanes [lane, lane + count) of a panel. Columns are the
-// outer loop, so that all rows of a panel fill one cache line after the other.
+// Rows of floats into lanes [lane, lane + count) of a panel. Columns are the outer loop, so that
+// all rows of a panel fill one cache line after the other.
 template <Source kSource>
 void PackFloats(const PackedMatrix& m, char* panel, int64_t lane, int64_t count, const char* rows,
                 size_t row_bytes) {

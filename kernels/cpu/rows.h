@@ -1,6 +1,6 @@
-// What is computed for one row of activations at a time: norms, the gated
-// activation, rotary embedding, conversion to the KV cache's type. Sums run
-// over 16 lanes in column order, then over the lanes in a fixed order.
+// What is computed for one row of activations at a time: norms, the gated activation, rotary
+// embedding, conversion to the KV cache's type. Sums run over 16 lanes in column order, then over
+// the lanes in a fixed order.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 namespace kvern::cpu {
 
 struct RowKernels {
-  // x += delta (unless delta is null), then out = x / sqrt(mean(x^2) + eps) *
-  // weight. All [n]; `out` may be `delta` or `x`.
+  // x += delta (unless delta is null), then out = x / sqrt(mean(x^2) + eps) * weight. All [n];
+  // `out` may be `delta` or `x`.
   void (*rms_norm)(const float* delta, float* x, const float* weight, float eps, int64_t n,
                    float* out);
   // out[i] = gate[i] / (1 + e^-gate[i]) * up[i].

@@ -1,7 +1,6 @@
-// Sixteen float32 lanes, whatever the register width: one AVX-512 register, two
-// AVX2 registers or sixteen scalars. Code written over Vec16 does the same
-// arithmetic on every target. Included once per target by Highway's
-// foreach_target.h, hence the toggled guard.
+// Sixteen float32 lanes, whatever the register width: one AVX-512 register, two AVX2 registers or
+// sixteen scalars. Code written over Vec16 does the same arithmetic on every target. Included once
+// per target by Highway's foreach_target.h, hence the toggled guard.
 #if defined(KVERN_KERNELS_CPU_VEC16_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVERN_KERNELS_CPU_VEC16_INL_H_
 #undef KVERN_KERNELS_CPU_VEC16_INL_H_
@@ -29,9 +28,8 @@ using VU = hn::Vec<DU>;
 inline constexpr size_t kRegLanes = HWY_TARGET == HWY_AVX3 ? 16 : HWY_TARGET == HWY_AVX2 ? 8 : 1;
 inline constexpr size_t kRegs = 16 / kRegLanes;  // Registers of one Vec16.
 
-// Loops that must become straight code over registers. Not on the plain target,
-// which has one lane per register, nor under sanitizers, which would take
-// minutes to compile what they make of it.
+// Loops that must become straight code over registers. Not on the plain target, which has one lane
+// per register, nor under sanitizers, which would take minutes to compile what they make of it.
 #undef KVERN_UNROLL
 #if (HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3) && !defined(__SANITIZE_ADDRESS__) && \
     !defined(__SANITIZE_THREAD__)
@@ -131,8 +129,8 @@ HWY_INLINE Vec16u Load16u(const void* p) {
   KVERN_EACH_REG v.r[e] = hn::LoadU(DU(), words + e * kRegLanes);
   return v;
 }
-// Of words that hold two bfloat16 each: the even elements are the low halves,
-// the odd ones the high.
+// Of words that hold two bfloat16 each: the even elements are the low halves, the odd ones the
+// high.
 HWY_INLINE Vec16 LowBf16(const Vec16u& words) {
   Vec16 v;
   KVERN_EACH_REG v.r[e] = hn::BitCast(DF(), hn::ShiftLeft<16>(words.r[e]));
@@ -160,9 +158,9 @@ HWY_INLINE Vec16 LoadF16x16(const uint16_t* p) {
   return v;
 }
 
-// e^x within 2 units in the last place for x in [-87.3, 88.3]; exactly 0 below,
-// e^88.3 above. x = n ln 2 + r with |r| <= ln 2 / 2; e^r by its Taylor series,
-// whose first dropped term r^8 / 8! is below 2^-27.
+// e^x within 2 units in the last place for x in [-87.3, 88.3]; exactly 0 below, e^88.3 above. x = n
+// ln 2 + r with |r| <= ln 2 / 2; e^r by its Taylor series, whose first dropped term r^8 / 8! is
+// below 2^-27.
 HWY_INLINE VF ExpReg(VF x) {
   const DF d;
   const DI di;
