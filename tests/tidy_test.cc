@@ -72,14 +72,13 @@ struct Direction {
 const std::vector<Direction>& Directions() {
   static const std::vector<Direction> kDirections = {
       {"router/core",
-       {"cluster/base/", "cluster/capacity/", "cluster/membership/", "schemas/ids.h",
-        "schemas/messages.h", "schemas/client_messages.h", "schemas/worker_messages.h"}},
+       {"cluster/base/", "cluster/capacity/", "schemas/ids.h", "schemas/messages.h",
+        "schemas/client_messages.h", "schemas/worker_messages.h"}},
       {"router/text", {"cluster/base/", "schemas/files/"}},
       {"router", {"router/", "cluster/", "schemas/"}},
       {"worker/core",
-       {"cluster/base/", "cluster/capacity/", "cluster/membership/", "schemas/ids.h",
-        "schemas/messages.h", "schemas/client_messages.h", "schemas/worker_messages.h",
-        "schemas/plan_messages.h"}},
+       {"cluster/base/", "cluster/capacity/", "schemas/ids.h", "schemas/messages.h",
+        "schemas/client_messages.h", "schemas/worker_messages.h", "schemas/plan_messages.h"}},
       {"worker/device",
        {"worker/device/", "kernels/", "cluster/base/", "schemas/files/dtype.h", "schemas/ids.h"}},
       {"worker/comm", {"worker/device/", "cluster/base/"}},
@@ -92,7 +91,6 @@ const std::vector<Direction>& Directions() {
       {"kernels", {"kernels/"}},
       {"cluster/base", {}},
       {"cluster/capacity", {"cluster/base/"}},
-      {"cluster/membership", {"cluster/base/"}},
       {"cluster", {"cluster/", "schemas/"}},
       {"tools", {"cluster/", "schemas/", "router/", "worker/", "kernels/", "tools/"}},
       {"tests", {"cluster/", "schemas/", "router/", "worker/", "kernels/", "tools/", "tests/"}},
@@ -136,7 +134,7 @@ TEST(Tidy, CoresStayPure) {
       "std::unordered_|flat_hash_(map|set)|\\b(rand|getenv|time|sleep|usleep|printf)\\(");
   for (const SourceFile& file : AllSources()) {
     if (file.folder != "router/core" && file.folder != "worker/core" &&
-        file.folder != "cluster/capacity" && file.folder != "cluster/membership") {
+        file.folder != "cluster/capacity") {
       continue;
     }
     for (size_t i = 0; i < file.lines.size(); ++i) {

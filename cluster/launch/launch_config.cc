@@ -1,17 +1,16 @@
 #include "cluster/launch/launch_config.h"
 
 #include <fcntl.h>
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <functional>
 
 #include "cluster/base/log.h"
+#include "cluster/base/machine.h"
 #include "cluster/launch/child_process.h"
 
 namespace kvern {
@@ -203,21 +202,6 @@ std::vector<std::string> WorkerArguments(const LaunchConfig& config, const RankP
                                    absl::StrCat(config.tp)};
   Append(argv, config.worker_options);
   return argv;
-}
-
-int64_t DefaultThreads(int64_t ranks) {
-  cpu_set_t allowed;
-  int cores = sched_getaffinity(0, sizeof(allowed), &allowed) == 0 ? CPU_COUNT(&allowed) : 1;
-  return std::max<int64_t>(1, cores / ranks);
-}
-
-uint64_t DefaultKvMemory(int64_t ranks) {
-  uint64_t memory =
-      static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
-  // "max" when there is no limit: then the read fails and the machine's memory counts.
-  uint64_t limit = 0;
-  if (std::ifstream("/sys/fs/cgroup/memory.max") >> limit) memory = std::min(memory, limit);
-  return memory / 4 / static_cast<uint64_t>(ranks);
 }
 
 }  // namespace kvern

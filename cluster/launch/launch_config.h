@@ -48,9 +48,4 @@ std::vector<std::string> RouterArguments(const LaunchConfig& config);
 std::vector<std::string> WorkerArguments(const LaunchConfig& config, const RankPlace& place,
                                          const std::string& worker_endpoint);
 
-// Threads per rank: the cores this process may use ÷ ranks, at least 1.
-int64_t DefaultThreads(int64_t ranks);
-// KV bytes per rank: 25 % of the machine's memory (or this control group's, if less) ÷ ranks.
-uint64_t DefaultKvMemory(int64_t ranks);
-
 }  // namespace kvern

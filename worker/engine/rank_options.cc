@@ -1,6 +1,6 @@
 #include "worker/engine/rank_options.h"
 
-#include "cluster/launch/launch_config.h"
+#include "cluster/base/machine.h"
 
 namespace kvern {
 namespace {

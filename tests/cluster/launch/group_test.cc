@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "cluster/base/machine.h"
 #include "gtest/gtest.h"
 
 namespace kvern {

@@ -1,0 +1,26 @@
+#include "cluster/base/machine.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+
+namespace kvern {
+
+int64_t DefaultThreads(int64_t ranks) {
+  cpu_set_t allowed;
+  int cores = sched_getaffinity(0, sizeof(allowed), &allowed) == 0 ? CPU_COUNT(&allowed) : 1;
+  return std::max<int64_t>(1, cores / ranks);
+}
+
+uint64_t DefaultKvMemory(int64_t ranks) {
+  uint64_t memory =
+      static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  // "max" when there is no limit: then the read fails and the machine's memory counts.
+  uint64_t limit = 0;
+  if (std::ifstream("/sys/fs/cgroup/memory.max") >> limit) memory = std::min(memory, limit);
+  return memory / 4 / static_cast<uint64_t>(ranks);
+}
+
+}  // namespace kvern
