@@ -18,6 +18,10 @@ void RouterImpl::OnJoin(PeerId peer, Join join) {
     return LoseGroup(*speaks_for, "one connection joined twice", /*tell=*/true);
   }
   Group* group = groups_.FindByName(join.group);
+  std::string fault = JoinFault(config_, join);
+  bool stray = group != nullptr && group->incarnation != join.group_incarnation &&
+               (group->complete() || group->state == GroupState::kJoining);
+  if (!fault.empty() && stray) return RefusePeer(peer, fault);  // it replaces nobody
   if (group == nullptr) group = groups_.Add(join.group);
   if (group == nullptr) return RefusePeer(peer, absl::StrCat("there are ", kMaxGroups, " groups"));
   if (join.group_incarnation == group->previous && group->previous != group->incarnation) {
@@ -31,7 +35,6 @@ void RouterImpl::OnJoin(PeerId peer, Join join) {
     return RefusePeer(peer, "this incarnation of the group is complete or lost");
   }
 
-  std::string fault = JoinFault(config_, join);
   for (uint32_t rank = 0; fault.empty() && rank < group->peers.size(); ++rank) {
     if (group->peers[rank] != 0) fault = JoinDifference(group->ranks[rank], join);
   }

@@ -27,12 +27,23 @@ Group* GroupTable::FindByPeer(PeerId peer) {
 }
 
 Group* GroupTable::Add(const std::string& name) {
+  ForgetTheDead();
   if (groups_.size() >= kMaxGroups) return nullptr;
   auto group = std::make_unique<Group>();
   group->number = next_number_++;
   group->name = name;
   groups_.push_back(std::move(group));
   return groups_.back().get();
+}
+
+void GroupTable::ForgetTheDead() {
+  auto never_was = [](const auto& group) { return group->dead() && group->total_blocks == 0; };
+  if (std::ranges::count_if(groups_, never_was) >= kMaxFailedStarts) {
+    groups_.erase(std::ranges::find_if(groups_, never_was));
+  }
+  if (groups_.size() < kMaxGroups) return;
+  auto oldest = std::ranges::find_if(groups_, [](const auto& group) { return group->dead(); });
+  if (oldest != groups_.end()) groups_.erase(oldest);
 }
 
 void GroupTable::Remove(Group& group) {

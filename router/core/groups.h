@@ -1,6 +1,7 @@
 // The groups of workers: who joined, which are live, and where a request fits.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -51,6 +52,8 @@ struct Group {
   int64_t drift = 0;
 
   bool live() const { return state == GroupState::kLive; }
+  // No peer of it is known; only its name, its size and why.
+  bool dead() const { return state == GroupState::kRefused || state == GroupState::kLost; }
   bool complete() const { return live() || state == GroupState::kStarting; }
   bool HasPending() const {
     return !pending.dispatches.empty() || !pending.cancels.empty() || pending.drain;
@@ -68,7 +71,8 @@ class GroupTable {
   // The group that `peer` is a rank of, or null.
   Group* FindByPeer(PeerId peer);
 
-  // Null: there are too many groups.
+  // The dead make room: one that was never complete when there are kMaxFailedStarts, any when the
+  // table is full. Null: it is full of the living.
   Group* Add(const std::string& name);
   // REQUIRES: nothing runs on it.
   void Remove(Group& group);
@@ -86,12 +90,16 @@ class GroupTable {
   uint64_t MostFree() const;  // of the live groups
 
  private:
+  void ForgetTheDead();
+
   std::vector<std::unique_ptr<Group>> groups_;
   IdMap<PeerId, Group*> by_peer_;
   uint64_t next_number_ = 1;
 };
 
 inline constexpr size_t kMaxGroups = 4096;
+// Refused or lost before they were complete: kept so that their other ranks hear why.
+inline constexpr ptrdiff_t kMaxFailedStarts = 16;
 // Keeps products of block counts within 64 bits.
 inline constexpr uint64_t kMaxGroupBlocks = uint64_t{1} << 31;
 

@@ -1,6 +1,7 @@
 // The parts of the router that stand alone, at their edges.
 #include <gtest/gtest.h>
 
+#include "absl/strings/str_cat.h"
 #include "router/core/clients.h"
 #include "router/core/groups.h"
 #include "router/core/ledger.h"
@@ -114,6 +115,30 @@ TEST(GroupTable, DispatchesToTheSmallestShareThatFits) {
   EXPECT_EQ(groups.LargestTotal(), 1000u);  // it may come back
   groups.Remove(away);
   EXPECT_EQ(groups.LargestTotal(), 100u);
+}
+
+TEST(GroupTable, FailedStartsAreForgottenWhenThereAreMany) {
+  GroupTable groups;
+  Group& away = LiveGroup(groups, "away", 100, 0);
+  away.state = GroupState::kLost;
+  for (size_t i = 0; i < 2 * kMaxGroups; ++i) {
+    Group* stray = groups.Add(absl::StrCat("stray-", i));
+    ASSERT_NE(stray, nullptr);
+    stray->state = GroupState::kRefused;
+  }
+  EXPECT_EQ(groups.size(), 1 + size_t{kMaxFailedStarts});
+  EXPECT_EQ(groups.FindByName("stray-0"), nullptr);
+  EXPECT_NE(groups.FindByName("away"), nullptr);  // it was complete: its size stays known
+}
+
+TEST(GroupTable, WhenFullOnlyTheDeadMakeWay) {
+  GroupTable groups;
+  for (size_t i = 0; i < kMaxGroups; ++i) LiveGroup(groups, absl::StrCat("live-", i), 1, 0);
+  EXPECT_EQ(groups.Add("one-more"), nullptr);
+  groups.at(7).state = GroupState::kLost;
+  EXPECT_NE(groups.Add("one-more"), nullptr);
+  EXPECT_EQ(groups.FindByName("live-7"), nullptr);
+  EXPECT_EQ(groups.size(), kMaxGroups);
 }
 
 TEST(Timers, PopInOrderAndOnlyWhenDue) {
