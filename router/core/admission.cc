@@ -61,6 +61,12 @@ Refusal RouterImpl::Admissible(const GenerateRequest& message, uint64_t bytes) {
     return refusal;
   }
   if (Refusal r = ValidateRequest(config_, message); !r.ok()) return r;
+  uint32_t max_tokens = message.max_tokens.value_or(config_.default_max_tokens);
+  if (message.prompt_token_ids || max_tokens >= config_.max_seq_len) {
+    // A text has a token at least; how many is known when it is tokenised, and checked then.
+    uint64_t prompt_tokens = message.prompt_token_ids ? message.prompt_token_ids->size() : 1;
+    if (Refusal r = CheckFits(prompt_tokens, max_tokens, message.n); !r.ok()) return r;
+  }
   if (bytes > config_.queue_bytes) {
     return {ErrorCode::kInvalidArgument,
             absl::StrCat("the input has ", bytes, " bytes, allowed: ", config_.queue_bytes),
@@ -98,7 +104,8 @@ void RouterImpl::Enqueue(Request& request, std::vector<uint32_t> ids) {
   request.prompt_tokens = static_cast<uint32_t>(request.prompt.size());
   request.need =
       BlocksNeeded(request.prompt_tokens, request.sampling.max_tokens, request.n, kBlockSize);
-  if (Refusal r = CheckFits(request); !r.ok()) return Fail(request, std::move(r));
+  Refusal too_large = CheckFits(request.prompt_tokens, request.sampling.max_tokens, request.n);
+  if (!too_large.ok()) return Fail(request, std::move(too_large));
   if (!queue_.ResizeRoom(request, request.prompt.size() * sizeof(uint32_t))) {
     return Fail(request, Overloaded(absl::StrCat(queue_.bytes(), " bytes of prompts wait")));
   }
@@ -109,25 +116,33 @@ void RouterImpl::Enqueue(Request& request, std::vector<uint32_t> ids) {
   SendToClient(request.client, Accepted{request.id, request.sampling.seed, request.prompt_tokens});
 }
 
-Refusal RouterImpl::CheckFits(const Request& request) const {
-  uint64_t total = uint64_t{request.prompt_tokens} + request.sampling.max_tokens;
+Refusal RouterImpl::CheckFits(uint64_t prompt_tokens, uint32_t max_tokens, uint32_t n) const {
+  uint64_t total = prompt_tokens + max_tokens;
+  uint64_t need = BlocksNeeded(prompt_tokens, max_tokens, n, kBlockSize);
   uint64_t largest = groups_.LargestTotal();  // 0: no group known, decided when one is
   bool too_long = total > config_.max_seq_len;
-  bool too_big = largest > 0 && request.need > largest;
+  bool too_big = largest > 0 && need > largest;
   if (!too_long && !too_big) return {};
 
   Refusal refusal{ErrorCode::kNeverFits, "", {}};
-  refusal.details.needed_blocks = request.need;
+  refusal.details.needed_blocks = need;
   refusal.details.largest_total_tokens = config_.max_seq_len;
   if (largest > 0) {
     refusal.details.available_blocks = largest;
     refusal.details.largest_total_tokens =
         std::min<uint64_t>(config_.max_seq_len, TokensThatFit(largest, kBlockSize));
   }
-  refusal.message = too_long ? absl::StrCat("prompt + max_tokens is ", total,
-                                            " tokens, allowed: ", config_.max_seq_len)
-                             : absl::StrCat("the request needs ", request.need,
-                                            " KV blocks, the largest group has ", largest);
+  if (max_tokens >= config_.max_seq_len) {
+    refusal.message =
+        absl::StrCat("max_tokens is ", max_tokens, ", allowed: prompt and output together at most ",
+                     config_.max_seq_len, " tokens");
+  } else if (too_long) {
+    refusal.message =
+        absl::StrCat("prompt + max_tokens is ", total, " tokens, allowed: ", config_.max_seq_len);
+  } else {
+    refusal.message =
+        absl::StrCat("the request needs ", need, " KV blocks, the largest group has ", largest);
+  }
   return refusal;
 }
 
@@ -151,11 +166,13 @@ uint64_t RouterImpl::RetryAfterMs() {
 }
 
 void RouterImpl::RecheckQueue() {
-  std::vector<Request*> never_fit;
+  std::vector<std::pair<Request*, Refusal>> never_fit;
   for (size_t i = 0; i < queue_.size(); ++i) {
-    if (!CheckFits(queue_.at(i)).ok()) never_fit.push_back(&queue_.at(i));
+    Request& request = queue_.at(i);
+    Refusal r = CheckFits(request.prompt_tokens, request.sampling.max_tokens, request.n);
+    if (!r.ok()) never_fit.emplace_back(&request, std::move(r));
   }
-  for (Request* request : never_fit) Fail(*request, CheckFits(*request));
+  for (auto& [request, refusal] : never_fit) Fail(*request, std::move(refusal));
 }
 
 void RouterImpl::SetTimer(Request& request, Time at) {

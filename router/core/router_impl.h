@@ -70,7 +70,8 @@ class RouterImpl {
   Request& OpenRequest(Client& client, RequestId id, GenerateRequest& message);
   // The ids are known: refuse, or line up.
   void Enqueue(Request& request, std::vector<uint32_t> ids);
-  Refusal CheckFits(const Request& request) const;
+  // `prompt_tokens` may be a lower bound: what does not fit with fewer never fits.
+  Refusal CheckFits(uint64_t prompt_tokens, uint32_t max_tokens, uint32_t n) const;
   Refusal Overloaded(std::string what);
   uint64_t RetryAfterMs();
   // The set of groups changed: what waits and can no longer fit is refused.

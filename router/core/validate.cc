@@ -118,15 +118,6 @@ Refusal CheckLengths(const RouterConfig& config, const GenerateRequest& request)
   if (request.sampling.logprobs && *request.sampling.logprobs > config.vocab_size) {
     return OutOfRange("logprobs", *request.sampling.logprobs, "at most the vocabulary's size");
   }
-  if (max_tokens >= config.max_seq_len) {
-    Refusal refusal{
-        ErrorCode::kNeverFits,
-        absl::StrCat("max_tokens is ", max_tokens, ", allowed: prompt and output together at most ",
-                     config.max_seq_len, " tokens"),
-        {}};
-    refusal.details.largest_total_tokens = config.max_seq_len;
-    return refusal;
-  }
   return {};
 }
 
