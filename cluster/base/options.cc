@@ -1,5 +1,8 @@
 #include "cluster/base/options.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
@@ -190,7 +193,17 @@ absl::Status Options::Parse(const std::vector<std::string>& arguments,
   return absl::OkStatus();
 }
 
+void KeepStandardDescriptors() {
+  for (int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (fcntl(fd, F_GETFD) >= 0) continue;
+    // The lowest free descriptor, and so this one. The wrong way round, so that its use fails.
+    int opened = open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+    KVERN_CHECK_EQ(opened, fd);
+  }
+}
+
 void Options::ParseOrExit(int argc, char** argv, std::vector<std::string>* positional) {
+  KeepStandardDescriptors();
   std::vector<std::string> arguments(argv + 1, argv + argc);
   for (const std::string& argument : arguments) {
     if (argument == "--help") {

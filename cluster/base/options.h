@@ -26,6 +26,10 @@ absl::StatusOr<Duration> ParseDuration(std::string_view text);
 // A whole decimal number in [min, max]; the error names the range.
 absl::StatusOr<int64_t> ParseInteger(std::string_view text, int64_t min, int64_t max);
 
+// Closed standard descriptors are opened, so that no file or socket opened later becomes this
+// program's input, output or log. Reading and writing them still fails.
+void KeepStandardDescriptors();
+
 class Options {
  public:
   // `usage` is the first line of --help, after "usage: ".
@@ -54,7 +58,8 @@ class Options {
   absl::Status Parse(const std::vector<std::string>& arguments,
                      std::vector<std::string>* positional = nullptr);
 
-  // Parse for main(): prints help or version and exits 0, or the error and exits 2.
+  // Parse for main(): prints help or version and exits 0, or the error and exits 2. Keeps the
+  // standard descriptors.
   void ParseOrExit(int argc, char** argv, std::vector<std::string>* positional = nullptr);
 
   // True if the option was given on the command line.

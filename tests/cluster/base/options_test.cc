@@ -1,5 +1,9 @@
 #include "cluster/base/options.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
 #include <string>
 #include <vector>
 
@@ -25,6 +29,19 @@ TEST(ParseDurationTest, UnitsAndRefusals) {
   for (const char* bad : {"", "10", "s", "1.5s", "-1s", "99999999999h"}) {
     EXPECT_FALSE(ParseDuration(bad).ok()) << bad;
   }
+}
+
+// In a process of its own: what it closes, this one needs.
+TEST(KeepStandardDescriptorsDeathTest, AnInputThatIsClosedIsNotTheNextFile) {
+  auto look = [] {
+    close(STDIN_FILENO);
+    KeepStandardDescriptors();
+    int file = open("/proc/self/exe", O_RDONLY);
+    char byte;
+    bool refused = read(STDIN_FILENO, &byte, 1) < 0 && errno == EBADF;
+    _exit(file > STDERR_FILENO && refused ? 0 : 1);
+  };
+  EXPECT_EXIT(look(), ::testing::ExitedWithCode(0), "");
 }
 
 struct Parsed {
