@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 
 #include "cluster/base/check.h"
@@ -23,6 +24,18 @@ constexpr int kBacklog = 1024;
 absl::Status ZmqStatus(std::string_view action) {
   int error = zmq_errno();
   return Unavailable(ToAbsl(action), ": ", zmq_strerror(error));
+}
+
+// The port of "tcp://host:port". ZeroMQ itself takes 99999 for 34463; "*" is its other name for 0.
+bool HasPort(std::string_view endpoint) {
+  std::string_view text = endpoint.substr(endpoint.rfind(':') + 1);
+  uint16_t port = 0;
+  auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), port);
+  return text == "*" || (error == std::errc() && stop == text.data() + text.size());
+}
+
+absl::Status NoPort(std::string_view endpoint) {
+  return InvalidArgument("'", ToAbsl(endpoint), "': its port is not a number from 0 to 65535");
 }
 
 void FreeString(void*, void* hint) { delete static_cast<std::string*>(hint); }
@@ -145,11 +158,12 @@ absl::Status CheckLoopback(std::string_view endpoint) {
     return InvalidArgument("'", ToAbsl(endpoint), "', allowed: tcp://127.0.0.1:PORT");
   }
   std::string_view host_port = endpoint.substr(6);
-  std::string address(host_port.substr(0, host_port.rfind(':')));
+  size_t colon = host_port.rfind(':');
+  std::string address(host_port.substr(0, colon));
   in_addr parsed{};
-  if (host_port.find(':') != std::string_view::npos &&
-      inet_pton(AF_INET, address.c_str(), &parsed) == 1 && (ntohl(parsed.s_addr) >> 24) == 127) {
-    return absl::OkStatus();
+  if (colon != std::string_view::npos && inet_pton(AF_INET, address.c_str(), &parsed) == 1 &&
+      (ntohl(parsed.s_addr) >> 24) == 127) {
+    return HasPort(endpoint) ? absl::OkStatus() : NoPort(endpoint);
   }
   return FailedPrecondition("'", ToAbsl(endpoint),
                             "' is not a loopback address with a port, allowed: tcp://127.0.0.1:PORT"
@@ -205,6 +219,7 @@ absl::StatusOr<ReceiveResult> RouterSocket::Receive(std::string* routing_id, Fra
 
 absl::StatusOr<DealerSocket> DealerSocket::Connect(NetContext& context, const std::string& endpoint,
                                                    const SocketOptions& options) {
+  if (endpoint.starts_with("tcp://") && !HasPort(endpoint)) return NoPort(endpoint);
   KVERN_ASSIGN_OR_RETURN(Socket socket, Open(context, ZMQ_DEALER, options));
   if (zmq_connect(socket.handle(), endpoint.c_str()) != 0) {
     return InvalidArgument("cannot connect to '", endpoint, "': ", zmq_strerror(zmq_errno()));
