@@ -70,7 +70,6 @@ HWY_INLINE void CopyQueries(const AttentionRows& a, const SplitScratch& s) {
 HWY_INLINE void Transpose16x4(const uint32_t* rows, size_t stride, Vec16u (&out)[4]) {
   const hn::Full128<uint32_t> d128;
   const DU du;
-  const hn::Repartition<uint64_t, DU> du64;
   for (size_t e = 0; e < kRegs; ++e) {
     VU in[4];
     KVERN_UNROLL for (size_t i = 0; i < 4; ++i) {
@@ -84,14 +83,9 @@ HWY_INLINE void Transpose16x4(const uint32_t* rows, size_t stride, Vec16u (&out)
       in[i] = hn::Combine(du, block(1), block(0));
 #endif
     }
-    const auto low01 = hn::BitCast(du64, hn::InterleaveLower(du, in[0], in[1]));
-    const auto low23 = hn::BitCast(du64, hn::InterleaveLower(du, in[2], in[3]));
-    const auto high01 = hn::BitCast(du64, hn::InterleaveUpper(du, in[0], in[1]));
-    const auto high23 = hn::BitCast(du64, hn::InterleaveUpper(du, in[2], in[3]));
-    out[0].r[e] = hn::BitCast(du, hn::InterleaveLower(du64, low01, low23));
-    out[1].r[e] = hn::BitCast(du, hn::InterleaveUpper(du64, low01, low23));
-    out[2].r[e] = hn::BitCast(du, hn::InterleaveLower(du64, high01, high23));
-    out[3].r[e] = hn::BitCast(du, hn::InterleaveUpper(du64, high01, high23));
+    VU columns[4];
+    TransposeBlocks(in, columns);
+    KVERN_UNROLL for (size_t j = 0; j < 4; ++j) out[j].r[e] = columns[j];
   }
 }
 

@@ -40,14 +40,54 @@ bool ReadsInPlace(Packing packing, int64_t rows) {
   return rows == 1 && (packing == Packing::kF32 || packing == Packing::kBf16);
 }
 
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+// The four rows x into columns [0, returned) of out [k][tile_rows], sixteen columns at a time.
+HWY_INLINE int64_t PackFourRows(const float* const (&x)[4], Vec16 factors, int64_t k,
+                                int64_t tile_rows, float* out) {
+  int64_t c = 0;
+  for (; c + 16 <= k; c += 16) {
+    Vec16 rows[4];
+    KVERN_UNROLL for (size_t i = 0; i < 4; ++i) rows[i] = Mul16(Load16(x[i] + c), factors);
+    for (size_t e = 0; e < kRegs; ++e) {
+      VU in[4];
+      VU columns[4];
+      KVERN_UNROLL for (size_t i = 0; i < 4; ++i) in[i] = hn::BitCast(DU(), rows[i].r[e]);
+      TransposeBlocks(in, columns);
+      KVERN_UNROLL for (size_t j = 0; j < 4; ++j) {
+        uint32_t lanes[kRegLanes];
+        hn::StoreU(columns[j], DU(), lanes);
+        KVERN_UNROLL for (size_t b = 0; b < kRegLanes / 4; ++b) {
+          const auto column = static_cast<int64_t>(e * kRegLanes + 4 * b + j) + c;
+          std::memcpy(out + column * tile_rows, lanes + 4 * b, 4 * sizeof(float));
+        }
+      }
+    }
+  }
+  return c;
+}
+#else
+HWY_INLINE int64_t PackFourRows(const float* const (&)[4], Vec16, int64_t, int64_t, float*) {
+  return 0;
+}
+#endif
+
 void PackTile(Packing packing, const float* x, int64_t stride, int64_t rows, int64_t k,
               int64_t tile_rows, int64_t tile, float* values) {
+  float factors[16];
+  for (int64_t i = 0; i < 16; ++i) factors[i] = ColumnFactor(packing, i);
   float* out = values + tile * k * tile_rows;
-  for (int64_t r = 0; r < tile_rows; ++r) {
-    const int64_t row = tile * tile_rows + r;
-    const float* in = x + row * stride;
-    for (int64_t c = 0; c < k; ++c) {
-      out[c * tile_rows + r] = row < rows ? in[c] * ColumnFactor(packing, c) : 0;
+  for (int64_t r = 0; r < tile_rows; r += 4) {
+    // Missing rows repeat the last one; their results are not written.
+    const float* in[4];
+    for (int64_t i = 0; i < 4; ++i) {
+      in[i] = x + std::min(tile * tile_rows + r + i, rows - 1) * stride;
+    }
+    const int64_t count = std::min<int64_t>(4, tile_rows - r);
+    const int64_t done = count == 4 ? PackFourRows(in, Load16(factors), k, tile_rows, out + r) : 0;
+    for (int64_t c = done; c < k; ++c) {
+      for (int64_t i = 0; i < count; ++i) {
+        out[c * tile_rows + r + i] = in[i][c] * factors[c % 16];
+      }
     }
   }
 }
@@ -99,6 +139,14 @@ HWY_NOINLINE void RunTile(const TileArgs& args, const TileOut& out) {
   if constexpr (kPacking == Packing::kBf16) ProductBf16(args, acc);
   if constexpr (kPacking == Packing::kInt8) ProductInt8(args, acc);
   if constexpr (kPacking == Packing::kInt4) ProductInt4(args, acc);
+  if (out.bias == nullptr && out.rows >= kRows && out.columns >= 16 * kPanels) {
+    KVERN_UNROLL for (size_t r = 0; r < kRows; ++r) {
+      KVERN_UNROLL for (size_t p = 0; p < kPanels; ++p) {
+        Store16(acc.v[r][p], out.out + r * out.stride + 16 * p);
+      }
+    }
+    return;
+  }
   alignas(64) float sums[kRows * kPanels * 16];
   KVERN_UNROLL for (size_t r = 0; r < kRows; ++r) {
     KVERN_UNROLL for (size_t p = 0; p < kPanels; ++p) {

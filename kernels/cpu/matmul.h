@@ -15,9 +15,9 @@
 namespace kvern::cpu {
 
 // Rows of x copied into the order the kernel reads: tiles of `tile_rows` rows, in each tile
-// [k][tile_rows] float32, missing rows zero; for quantised weights some columns times a power of
-// two (see matmul_tile-inl.h). For kInt8 and kInt4 also the sums of each group of columns, [tile][k
-// / 32][tile_rows].
+// [k][tile_rows] float32, missing rows anything; for quantised weights some columns times a power
+// of two (see matmul_tile-inl.h). For kInt8 and kInt4 also the sums of each group of columns,
+// [tile][k / 32][tile_rows].
 struct PackedRows {
   int64_t rows = 0;
   int64_t tile_rows = 0;

@@ -158,6 +158,22 @@ HWY_INLINE Vec16 LoadF16x16(const uint16_t* p) {
   return v;
 }
 
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+// In each 128-bit block: lane i of out[j] = lane j of in[i].
+HWY_INLINE void TransposeBlocks(const VU (&in)[4], VU (&out)[4]) {
+  const DU du;
+  const hn::Repartition<uint64_t, DU> du64;
+  const auto low01 = hn::BitCast(du64, hn::InterleaveLower(du, in[0], in[1]));
+  const auto low23 = hn::BitCast(du64, hn::InterleaveLower(du, in[2], in[3]));
+  const auto high01 = hn::BitCast(du64, hn::InterleaveUpper(du, in[0], in[1]));
+  const auto high23 = hn::BitCast(du64, hn::InterleaveUpper(du, in[2], in[3]));
+  out[0] = hn::BitCast(du, hn::InterleaveLower(du64, low01, low23));
+  out[1] = hn::BitCast(du, hn::InterleaveUpper(du64, low01, low23));
+  out[2] = hn::BitCast(du, hn::InterleaveLower(du64, high01, high23));
+  out[3] = hn::BitCast(du, hn::InterleaveUpper(du64, high01, high23));
+}
+#endif
+
 // e^x within 2 units in the last place for x in [-87.3, 88.3]; exactly 0 below, e^88.3 above. x = n
 // ln 2 + r with |r| <= ln 2 / 2; e^r by its Taylor series, whose first dropped term r^8 / 8! is
 // below 2^-27.
