@@ -21,8 +21,8 @@ class Ops;
 
 // How a weight matrix is kept in device memory.
 //   kF32, kBf16: one value per element.
-//   kInt8: w = scale * q, one f32 scale per row and group of 32 columns.
-//   kInt4: w = scale * q + min, q in [0, 15], f32 scale and min per row and group of 32 columns.
+//   kInt8: w = scale * q, one scale per row and group of 32 columns.
+//   kInt4: w = scale * q + min, q in [0, 15], scale and min per row and group of 32 columns.
 enum class WeightFormat : uint8_t { kF32, kBf16, kInt8, kInt4 };
 inline constexpr int64_t kQuantGroup = 32;
 
