@@ -37,6 +37,11 @@ void SetEmpty(const cpu::AttentionPartial& partial, int64_t rows, int64_t head_d
 
 int64_t RowsOf(const cpu::AttentionRows& item) { return item.tokens * item.group; }
 
+// Multiplications of an item, about.
+int64_t CostOf(const cpu::AttentionRows& item) {
+  return 2 * RowsOf(item) * (item.start + item.tokens) * item.head_dim;
+}
+
 int64_t NumSplits(const cpu::AttentionRows& item) {
   return (item.start + item.tokens + cpu::kSplitTokens - 1) / cpu::kSplitTokens;
 }
@@ -125,24 +130,28 @@ void CpuOps::Attention(Tensor q, int64_t q_heads, const Batch& batch, int64_t la
   ListItems(q, q_heads, static_cast<const CpuBatch&>(batch).layout(), layer, cache, out,
             attention_items_);
   int64_t splits = 0;
-  for (const cpu::AttentionRows& item : attention_items_) splits += NumSplits(item);
+  int64_t cost = 0;
+  for (const cpu::AttentionRows& item : attention_items_) {
+    splits += NumSplits(item);
+    cost += CostOf(item);
+  }
   // Few items with many splits leave threads idle unless the splits are shared out too.
   const auto items = static_cast<int64_t>(attention_items_.size());
   if (items < 4 * pool_.threads() && pool_.threads() > 1 && splits > items) {
     AttendSplitItems(attention_items_);
   } else {
-    AttendWholeItems(attention_items_);
+    AttendWholeItems(attention_items_, cost >= kWorthThreads);
   }
 }
 
-void CpuOps::AttendWholeItems(const std::vector<cpu::AttentionRows>& items) {
+void CpuOps::AttendWholeItems(const std::vector<cpu::AttentionRows>& items, bool parallel) {
   if (items.empty()) return;
   const int64_t dim = items[0].head_dim;
   const size_t scratch_floats = cpu::AttentionScratchFloats(dim);
   const size_t partial_floats = cpu::PartialFloats(cpu::kMaxAttentionRows, dim);
   const size_t thread_floats = scratch_floats + 2 * partial_floats;
   float* memory = Scratch(attention_scratch_, thread_floats * static_cast<size_t>(pool_.threads()));
-  pool_.Items(static_cast<int64_t>(items.size()), [&](int thread, int64_t i) {
+  const auto attend = [&](int thread, int64_t i) {
     const cpu::AttentionRows& item = items[static_cast<size_t>(i)];
     float* mine = memory + thread_floats * static_cast<size_t>(thread);
     const auto total = cpu::PartialIn(mine + scratch_floats, RowsOf(item));
@@ -153,7 +162,13 @@ void CpuOps::AttendWholeItems(const std::vector<cpu::AttentionRows>& items) {
       attention_.merge(RowsOf(item), dim, next, total);
     }
     attention_.finish(item, total);
-  });
+  };
+  const auto count = static_cast<int64_t>(items.size());
+  if (parallel) {
+    pool_.Items(count, attend);
+  } else {
+    for (int64_t i = 0; i < count; ++i) attend(0, i);
+  }
 }
 
 void CpuOps::AttendSplitItems(const std::vector<cpu::AttentionRows>& items) {

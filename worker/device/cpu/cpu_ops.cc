@@ -9,9 +9,6 @@
 namespace kvern {
 namespace {
 
-// Waking the pool and waiting for it costs a few microseconds: some ten thousand operations.
-constexpr int64_t kWorthThreads = 50000;
-
 const BatchLayout& LayoutOf(const Batch& batch) {
   return static_cast<const CpuBatch&>(batch).layout();
 }

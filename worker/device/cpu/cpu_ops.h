@@ -49,13 +49,16 @@ class CpuOps final : public Ops {
                       int64_t vocab_begin) override;
 
  private:
+  // Waking the pool and waiting for it costs a few microseconds: some ten thousand operations.
+  static constexpr int64_t kWorthThreads = 50000;
+
   // body(row) for each row, on several threads when rows * cost (float operations of a row) is
   // worth waking them.
   void ForRows(int64_t rows, int64_t cost, const std::function<void(int64_t)>& body);
   // Memory of at least `floats` float32, aligned to 64 bytes; the content is not kept.
   float* Scratch(AlignedMemory& memory, size_t floats);
   cpu::PackedRows PackRows(Tensor x, const cpu::PackedMatrix& weight);
-  void AttendWholeItems(const std::vector<cpu::AttentionRows>& items);
+  void AttendWholeItems(const std::vector<cpu::AttentionRows>& items, bool parallel);
   void AttendSplitItems(const std::vector<cpu::AttentionRows>& items);
 
   ThreadPool& pool_;
