@@ -68,7 +68,9 @@ HWY_INLINE Vec16 Code(const Vec16u& words) {
 // of these: the hardware's own prefetching starts anew with every panel.
 template <size_t kPanels>
 HWY_INLINE void PrefetchAhead(const TileArgs& a, size_t offset) {
-  constexpr size_t kAhead = 2048;
+  // One row, on four panels, goes through them so fast that more would push out what is not used
+  // yet.
+  constexpr size_t kAhead = kPanels == kMaxPanels ? 512 : 2048;
   const size_t at = offset + kAhead + (offset + kAhead < a.panel_bytes ? 0 : a.to_next);
   KVERN_UNROLL for (size_t p = 0; p < kPanels; ++p) __builtin_prefetch(a.panels[p] + at);
 }
