@@ -5,6 +5,7 @@
 
 #include <set>
 
+#include "cluster/base/clock.h"
 #include "router/io/text_filters.h"
 #include "tests/router/text/small_vocab.h"
 
@@ -21,12 +22,11 @@ class TextPoolTest : public ::testing::Test {
     Poller poller;
     poller.AddFd(wake_.fd());
     std::vector<Tokenized> all;
-    while (all.size() < count) {
-      EXPECT_TRUE(poller.Wait(20 * kSecond).ok());
+    Time end = MonotonicNow() + 20 * kSecond;
+    while (all.size() < count && MonotonicNow() < end) {
+      EXPECT_TRUE(poller.Wait(end - MonotonicNow()).ok());
       wake_.Clear();
-      std::vector<Tokenized> some = pool.Take();
-      if (some.empty()) break;
-      for (Tokenized& one : some) all.push_back(std::move(one));
+      for (Tokenized& one : pool.Take()) all.push_back(std::move(one));
     }
     return all;
   }
