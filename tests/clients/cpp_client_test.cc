@@ -259,5 +259,18 @@ TEST(CppClient, SameOpenRequestIdTwice) {
   EXPECT_EQ(second.error->code, ErrorCode::kInvalidArgument);
 }
 
+// Sent, it would end the connection, and the other stream with it.
+TEST(CppClient, ARequestTooLargeForTheWireIsNotSent) {
+  SmallRouter router(Serve);
+  std::unique_ptr<Client> client = ConnectTo(router.endpoint());
+  std::unique_ptr<RequestStream> other = client->Generate(Ask("hang"));
+  Answer answer = client->Complete(Ask(std::string(kMaxClientMessageBytes, 'a')));
+  ASSERT_TRUE(answer.error.has_value());
+  EXPECT_EQ(answer.error->code, ErrorCode::kInvalidArgument);
+  EXPECT_FALSE(client->Complete(Ask("and on")).error.has_value());
+  EXPECT_TRUE(std::holds_alternative<Accepted>(*other->Next()));
+  EXPECT_TRUE(std::holds_alternative<Delta>(*other->Next()));
+}
+
 }  // namespace
 }  // namespace kvern

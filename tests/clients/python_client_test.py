@@ -157,6 +157,16 @@ class SyncTest(RouterTest):
         self.assertEqual((error.code, error.message), ("invalid_argument", "message cannot be read"))
         accepted.close()
 
+    def test_a_request_too_large_for_the_wire_is_not_sent(self):
+        client = self.client()
+        other = client.generate(prompt="hang a")
+        next(other)
+        error = self.error(lambda: client.complete(prompt="a" * (8 << 20)))
+        self.assertEqual(error.code, "invalid_argument")
+        self.assertIn("8388608", error.message)
+        self.assertEqual(client.complete(prompt="a b").text, "a b ")
+        other.close()
+
     def test_many_threads(self):
         client = self.client()
         texts = {}

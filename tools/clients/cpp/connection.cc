@@ -315,9 +315,14 @@ void ClientConnection::SubmitHere(GenerateRequest request, EventSink sink) {
     return sink(ErrorOf(request_id, ErrorCode::kInvalidArgument,
                         absl::StrCat("request_id: ", request_id.ToString(), " is already open")));
   }
+  std::string bytes = EncodeClientMessage(std::move(request), incarnation_);
+  if (bytes.size() > kMaxClientMessageBytes) {  // It would end the connection and every stream.
+    return sink(ErrorOf(request_id, ErrorCode::kInvalidArgument,
+                        absl::StrCat("the request has ", bytes.size(),
+                                     " bytes, allowed: ", kMaxClientMessageBytes)));
+  }
   BeginWait();
   open_.emplace(request_id, Open{std::move(sink), false});
-  std::string bytes = EncodeClientMessage(std::move(request), incarnation_);
   if (welcome_.has_value()) {
     TransmitBytes(std::move(bytes));
   } else {

@@ -15,6 +15,8 @@ PROTOCOL_VERSION = 1
 
 _UINT32_MAX = 2**32 - 1
 _UINT64_MAX = 2**64 - 1
+# A larger message would end the connection, and with it every open stream.
+_MAX_MESSAGE_BYTES = 8 << 20
 _CLASSES = {"guaranteed": ServiceClass.ServiceClass.Guaranteed,
             "standard": ServiceClass.ServiceClass.Standard,
             "batch": ServiceClass.ServiceClass.Batch}
@@ -262,7 +264,11 @@ def encode_generate(incarnation, fields):
     """`fields` as check_fields returns them."""
     builder = flatbuffers.Builder(1024)
     body = _generate(builder, fields)
-    return _finish(builder, incarnation, ClientBody.ClientBody.GenerateRequest, body)
+    message = _finish(builder, incarnation, ClientBody.ClientBody.GenerateRequest, body)
+    if len(message) > _MAX_MESSAGE_BYTES:
+        raise KvernError("invalid_argument", f"the request has {len(message)} bytes, "
+                                             f"allowed: {_MAX_MESSAGE_BYTES}")
+    return message
 
 
 def encode_hello(incarnation, tenant, client_name):
