@@ -24,6 +24,10 @@ inline constexpr size_t kMaxLogitBias = 300;
 inline constexpr uint32_t kMaxChoices = 8;
 inline constexpr uint32_t kMaxLogprobs = 20;
 inline constexpr size_t kMaxNameBytes = 256;
+inline constexpr float kMaxTemperature = 100;
+inline constexpr float kMaxRepetitionPenalty = 100;
+inline constexpr float kMaxAbsPenalty = 2;  // presence and frequency
+inline constexpr float kMaxAbsBias = 100;
 
 struct ChatMessage {
   std::string role;

@@ -23,7 +23,7 @@ std::vector<std::pair<uint32_t, float>> ReadBias(
   for (flatbuffers::uoffset_t i = 0; i < list->size(); ++i) {
     const wire::TokenValue* entry = list->Get(i);
     bias.emplace_back(entry->token_id(),
-                      checks.Real({"logit_bias", i}, entry->value(), -100.0f, 100.0f));
+                      checks.Real({"logit_bias", i}, entry->value(), -kMaxAbsBias, kMaxAbsBias));
   }
   return bias;
 }
@@ -58,7 +58,7 @@ flatbuffers::Offset<wire::SamplingParams> PutSampling(flatbuffers::FlatBufferBui
 SamplingParams ReadSampling(const wire::SamplingParams* wire, Checks& checks) {
   SamplingParams sampling;
   if (wire == nullptr) return sampling;  // All defaults.
-  sampling.temperature = checks.Real("temperature", wire->temperature(), 0.0f, 100.0f);
+  sampling.temperature = checks.Real("temperature", wire->temperature(), 0.0f, kMaxTemperature);
   sampling.top_k = wire->top_k();
   sampling.top_p = wire->top_p();
   if (!(sampling.top_p > 0.0f && sampling.top_p <= 1.0f)) {
@@ -66,14 +66,15 @@ SamplingParams ReadSampling(const wire::SamplingParams* wire, Checks& checks) {
   }
   sampling.min_p = checks.Real("min_p", wire->min_p(), 0.0f, 1.0f);
   sampling.repetition_penalty = wire->repetition_penalty();
-  if (!(sampling.repetition_penalty > 0.0f && sampling.repetition_penalty <= 100.0f)) {
+  if (!(sampling.repetition_penalty > 0.0f &&
+        sampling.repetition_penalty <= kMaxRepetitionPenalty)) {
     checks.OutOfRange("repetition_penalty", sampling.repetition_penalty,
                       "0 < repetition_penalty <= 100");
   }
   sampling.presence_penalty =
-      checks.Real("presence_penalty", wire->presence_penalty(), -2.0f, 2.0f);
+      checks.Real("presence_penalty", wire->presence_penalty(), -kMaxAbsPenalty, kMaxAbsPenalty);
   sampling.frequency_penalty =
-      checks.Real("frequency_penalty", wire->frequency_penalty(), -2.0f, 2.0f);
+      checks.Real("frequency_penalty", wire->frequency_penalty(), -kMaxAbsPenalty, kMaxAbsPenalty);
   sampling.logit_bias = ReadBias(wire->logit_bias(), checks);
   sampling.seed = wire->seed();
   sampling.max_tokens = wire->max_tokens();

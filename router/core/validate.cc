@@ -1,7 +1,5 @@
 #include "router/core/validate.h"
 
-#include <cmath>
-
 #include "absl/strings/str_cat.h"
 
 namespace kvern::router {
@@ -56,18 +54,19 @@ Refusal CheckUnsupported(const GenerateRequest& request) {
 bool Within(float value, float low, float high) { return value >= low && value <= high; }
 
 Refusal CheckFloats(const SamplingParams& s) {
-  if (!std::isfinite(s.temperature) || s.temperature < 0) {
-    return OutOfRange("temperature", s.temperature, "0 or more");
+  if (!Within(s.temperature, 0, kMaxTemperature)) {
+    return OutOfRange("temperature", s.temperature, absl::StrCat("0 to ", kMaxTemperature));
   }
   if (!(s.top_p > 0 && s.top_p <= 1)) return OutOfRange("top_p", s.top_p, "more than 0, up to 1");
   if (!Within(s.min_p, 0, 1)) return OutOfRange("min_p", s.min_p, "0 to 1");
-  if (!std::isfinite(s.repetition_penalty) || s.repetition_penalty <= 0) {
-    return OutOfRange("repetition_penalty", s.repetition_penalty, "more than 0");
+  if (!(s.repetition_penalty > 0 && s.repetition_penalty <= kMaxRepetitionPenalty)) {
+    return OutOfRange("repetition_penalty", s.repetition_penalty,
+                      absl::StrCat("more than 0, up to ", kMaxRepetitionPenalty));
   }
-  if (!Within(s.presence_penalty, -2, 2)) {
+  if (!Within(s.presence_penalty, -kMaxAbsPenalty, kMaxAbsPenalty)) {
     return OutOfRange("presence_penalty", s.presence_penalty, "-2 to 2");
   }
-  if (!Within(s.frequency_penalty, -2, 2)) {
+  if (!Within(s.frequency_penalty, -kMaxAbsPenalty, kMaxAbsPenalty)) {
     return OutOfRange("frequency_penalty", s.frequency_penalty, "-2 to 2");
   }
   return {};
@@ -80,7 +79,10 @@ Refusal CheckTokenLists(const RouterConfig& config, const SamplingParams& s) {
   }
   for (const auto& [id, bias] : s.logit_bias) {
     if (id >= config.vocab_size) return OutOfRange("token id in logit_bias", id, below);
-    if (!std::isfinite(bias)) return Invalid("a value in logit_bias is not finite");
+    if (!Within(bias, -kMaxAbsBias, kMaxAbsBias)) {
+      return OutOfRange("a value in logit_bias", bias,
+                        absl::StrCat(-kMaxAbsBias, " to ", kMaxAbsBias));
+    }
   }
   if (s.stop_token_ids.size() > kMaxStopTokenIds) {
     return OutOfRange("number of stop_token_ids", s.stop_token_ids.size(), "at most 64");
