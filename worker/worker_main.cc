@@ -164,6 +164,8 @@ absl::Status RunWorker(const WorkerConfig& config) {
                     join.group_incarnation);
   }
   KVERN_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> comm, Meet(config, meeting, start));
+  // A rank that is late by the lease has cost the group its place already; the sooner it is new.
+  comm->SetTimeout(start.lease_ms * kMillisecond);
   rank->SetCommunicator(std::move(comm));
   Log(LogLevel::kInfo, "rank_started",
       {{"group", config.group}, {"rank", config.rank}, {"kv_blocks", start.kv_blocks}});
