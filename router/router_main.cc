@@ -71,6 +71,7 @@ Settings ParseCommandLine(int argc, char** argv) {
     std::exit(2);
   };
   if (settings.model.path.empty()) usage_error("--model: needed (see --help)");
+  if (settings.queue_bytes == 0) usage_error("--queue-bytes: 0, allowed: 1 or more");
   if (!options.Given("ready-fd")) settings.ready_fd = -1;
   if (settings.ready_fd >= 0 && fcntl(static_cast<int>(settings.ready_fd), F_GETFD) < 0) {
     usage_error(absl::StrCat("--ready-fd: '", settings.ready_fd, "' is not an open descriptor"));

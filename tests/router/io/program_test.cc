@@ -194,6 +194,14 @@ TEST_F(ProgramTest, ALimitAboveTheModelsIsRefused) {
   EXPECT_THAT(ReadAll(errors_[0]), HasSubstr("--max-seq-len: 100000, the model allows"));
 }
 
+// It would be ready, and refuse every request.
+TEST_F(ProgramTest, AQueueWithoutRoomIsRefused) {
+  Start({"--model", kModel, "--listen", "tcp://127.0.0.1:0", "--status", "127.0.0.1:0",
+         "--queue-bytes", "0"});
+  EXPECT_EQ(Wait(), 2);
+  EXPECT_THAT(ReadAll(errors_[0]), HasSubstr("--queue-bytes: 0, allowed: 1 or more"));
+}
+
 TEST_F(ProgramTest, AForeignAddressIsRefused) {
   Start({"--model", kModel, "--listen", "tcp://0.0.0.0:0"});
   EXPECT_EQ(Wait(), 1);
