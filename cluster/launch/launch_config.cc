@@ -34,7 +34,11 @@ void Passed(Options& options, const std::string& name, const std::string& value_
 absl::Status CheckText(std::string_view text) {
   return text.empty() ? InvalidArgument("'' is empty") : absl::OkStatus();
 }
-absl::Status CheckSize(std::string_view text) { return ParseSize(text).status(); }
+absl::Status CheckSize(std::string_view text) {
+  KVERN_ASSIGN_OR_RETURN(uint64_t bytes, ParseSize(text));
+  if (bytes > 0) return absl::OkStatus();
+  return InvalidArgument("'", ToAbsl(text), "', allowed: more than 0");
+}
 absl::Status CheckTime(std::string_view text) { return ParseDuration(text).status(); }
 absl::Status CheckCount(std::string_view text) {
   return ParseInteger(text, 1, INT64_C(1) << 40).status();

@@ -19,8 +19,12 @@ void AddRankOptions(Options& options, RankOptions& target) {
   constexpr int64_t kMaxBlocks = INT64_C(1) << 31;
   options.String("model", "PATH", "a GGUF file or a folder with config.json", &target.model);
   options.Choice("device", {"auto", "cpu"}, "where the ranks compute", &target.device);
-  options.Size("kv-memory", "KV cache per rank (0: 25 % of memory / ranks)",
-               &target.kv_memory_bytes);
+  options.Custom("kv-memory", "SIZE", "KV cache per rank (default: 25 % of memory / ranks)",
+                 [&target](std::string_view text) -> absl::Status {
+                   KVERN_ASSIGN_OR_RETURN(target.kv_memory_bytes, ParseSize(text));
+                   if (target.kv_memory_bytes > 0) return absl::OkStatus();
+                   return InvalidArgument("'", ToAbsl(text), "', allowed: more than 0");
+                 });
   options.Count("kv-blocks", "N", "KV cache per group in blocks of 16 tokens (0: by memory)",
                 &target.kv_blocks, 1, kMaxBlocks);
   options.Choice("kv-dtype", {"auto", "f32", "bf16"}, "type of keys and values (auto: bf16)",

@@ -210,6 +210,7 @@ class LaunchTest(unittest.TestCase):
                 (["--model", "m", "--device", "emulated"], "--device: 'emulated' is not built yet"),
                 (["--model", "m", "--tp", "0"], "--tp: '0' is not a whole number from 1 to 64"),
                 (["--model", "m", "--kv-memory", "1GB"], "--kv-memory: '1GB' is not a size"),
+                (["--model", "m", "--kv-memory", "0"], "--kv-memory: '0', allowed: more than 0"),
                 (["--model", "m", "--kv-memory", "1GiB", "--kv-blocks", "9"], "--kv-blocks: not"),
                 (["--model", "m", "--ready-fd", "77"], "--ready-fd: '77' is not an open"),
                 ([], "--model: needed")):
