@@ -93,7 +93,9 @@ TEST_P(CommunicatorTest, SumsInRankOrderOnEveryRank) {
       }
       Dawdle(rng);
       ASSERT_TRUE(comm.AllReduceSum(Row(mine)).ok());
-      ASSERT_EQ(std::memcmp(mine.data(), expected.data(), size * sizeof(float)), 0)
+      // Bit for bit; memcmp may not be given the null of an empty vector.
+      ASSERT_TRUE(size == 0 ||
+                  std::memcmp(mine.data(), expected.data(), size * sizeof(float)) == 0)
           << size << " floats, rank " << comm.rank();
     }
   });
