@@ -152,14 +152,17 @@ Refusal RouterImpl::Overloaded(std::string what) {
   return refusal;
 }
 
+std::optional<uint64_t> RouterImpl::DispatchIntervalUs() const {
+  if (dispatch_times_.size() < 2) return std::nullopt;
+  Duration window = now_ - dispatch_times_.front();
+  return static_cast<uint64_t>(window / kMicrosecond) / dispatch_times_.size();
+}
+
 uint64_t RouterImpl::RetryAfterMs() {
   uint64_t base = kUnknownRetryMs;
-  if (dispatch_times_.size() >= 2) {
+  if (std::optional<uint64_t> interval_us = DispatchIntervalUs()) {
     // When half of the queue will have been dispatched, at the latest rate.
-    Duration window = now_ - dispatch_times_.front();
-    uint64_t per_dispatch_us = static_cast<uint64_t>(window / kMicrosecond) /
-                               static_cast<uint64_t>(dispatch_times_.size());
-    base = per_dispatch_us * (queue_.entries() / 2 + 1) / 1000;
+    base = *interval_us * (queue_.entries() / 2 + 1) / 1000;
   }
   base = std::clamp(base, kMinRetryMs, kMaxRetryMs);
   return base + rng_.Below(base / 2 + 1);  // so that the refused do not return together

@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -148,7 +149,9 @@ struct RouterStatus {
 struct RequestStatus {
   std::string state;  // "tokenizing", "queued", "running"
   uint64_t needed_blocks = 0;
-  uint64_t free_blocks = 0;     // of the group with the most free
+  uint64_t free_blocks = 0;  // of the group with the most free
+  // Time until it is dispatched at the latest rate; absent when nothing is known of the rate.
+  std::optional<uint64_t> expected_wait_ms;
   uint64_t queue_position = 0;  // requests ahead of it
   std::string group;            // when running
   std::string reason;           // why it waits

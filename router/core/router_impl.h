@@ -74,6 +74,8 @@ class RouterImpl {
   Refusal CheckFits(uint64_t prompt_tokens, uint32_t max_tokens, uint32_t n) const;
   Refusal Overloaded(std::string what);
   uint64_t RetryAfterMs();
+  // Mean time between the latest dispatches; absent with fewer than two.
+  std::optional<uint64_t> DispatchIntervalUs() const;
   // The set of groups changed: what waits and can no longer fit is refused.
   void RecheckQueue();
   void SetTimer(Request& request, Time at);

@@ -79,6 +79,10 @@ absl::StatusOr<RequestStatus> RouterImpl::Find(const RequestId& id) const {
   }
   status.state = "queued";
   status.queue_position = queue_.Position(request);
+  // All dispatches so far within this instant say nothing of a rate.
+  if (std::optional<uint64_t> interval_us = DispatchIntervalUs(); interval_us.value_or(0) > 0) {
+    status.expected_wait_ms = *interval_us * (status.queue_position + 1) / 1000;
+  }
   if (groups_.LargestTotal() == 0) {
     status.reason = "no group has joined";
   } else if (status.queue_position > 0) {

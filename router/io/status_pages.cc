@@ -93,6 +93,8 @@ StatusPage Request(std::string_view text, StatusSource& source) {
                {"queue_position", request->queue_position},
                {"group", request->group},
                {"reason", request->reason}};
+  json["expected_wait_ms"] = nullptr;
+  if (request->expected_wait_ms) json["expected_wait_ms"] = *request->expected_wait_ms;
   return {200, "application/json", Dump(json)};
 }
 

@@ -93,10 +93,12 @@ std::string ScriptRunner::RunLine(const std::string& line) {
     words.Next();
     absl::StatusOr<RequestStatus> found = router_->Find({0, words.Number("id")});
     if (!found.ok()) return absl::StrCat("find: ", std::string(found.status().message()), "\n");
-    return absl::StrCat("find: ", found->state, " needs=", found->needed_blocks,
-                        " free=", found->free_blocks, " ahead=", found->queue_position,
-                        found->group.empty() ? "" : absl::StrCat(" group=", found->group),
-                        found->reason.empty() ? "" : absl::StrCat(" (", found->reason, ")"), "\n");
+    return absl::StrCat(
+        "find: ", found->state, " needs=", found->needed_blocks, " free=", found->free_blocks,
+        " ahead=", found->queue_position,
+        found->expected_wait_ms ? absl::StrCat(" wait_ms=", *found->expected_wait_ms) : "",
+        found->group.empty() ? "" : absl::StrCat(" group=", found->group),
+        found->reason.empty() ? "" : absl::StrCat(" (", found->reason, ")"), "\n");
   }
   router_->Step(now_, ParseEvent(line), effects_);
   return "";

@@ -53,7 +53,7 @@ class FixedSource : public StatusSource {
   absl::StatusOr<RequestStatus> Find(const RequestId& id) override {
     if (!error.ok()) return error;
     if (id.low != 7) return absl::NotFoundError("no such request");
-    return RequestStatus{"queued", 4, 3, 2, "", "no group has 4 free blocks"};
+    return RequestStatus{"queued", 4, 3, 1500, 2, "", "no group has 4 free blocks"};
   }
 
   absl::Status error;
@@ -117,6 +117,7 @@ TEST(StatusPagesTest, ARequestIsFoundByItsId) {
   EXPECT_EQ(page.code, 200);
   EXPECT_EQ(Json(page)["state"], "queued");
   EXPECT_EQ(Json(page)["needed_blocks"], 4);
+  EXPECT_EQ(Json(page)["expected_wait_ms"], 1500);
   EXPECT_EQ(Json(page)["reason"], "no group has 4 free blocks");
   EXPECT_EQ(RespondTo("/v1/requests/00000000000000000000000000000008", source).code, 404);
   EXPECT_EQ(RespondTo("/v1/requests/seven", source).code, 404);
