@@ -40,7 +40,7 @@ flatbuffers::Offset<wire::Dispatch> PutDispatch(Builder& builder, const Dispatch
   auto emitted = PutList(builder, lists);
   wire::RequestId id = ToWire(dispatch.request_id);
   return wire::CreateDispatch(builder, &id, dispatch.epoch, prompt, dispatch.n, sampling, eos,
-                              emitted);
+                              emitted, static_cast<wire::ServiceClass>(dispatch.service_class));
 }
 
 Body Put(Builder& builder, const Commands& commands) {
@@ -80,6 +80,8 @@ Dispatch Read(const wire::Dispatch& wire, Checks& checks) {
   dispatch.n = checks.Within<uint32_t>("n", wire.n(), 1, kMaxChoices);
   dispatch.sampling = ReadSampling(wire.sampling(), checks);
   dispatch.eos_ids = checks.List("eos_ids", wire.eos_ids(), kMaxStopTokenIds);
+  dispatch.service_class =
+      checks.Enum<ServiceClass>("class", wire.service_class(), wire::ServiceClass::MAX);
   const auto* emitted = wire.emitted();
   if (emitted == nullptr || !checks.Count("emitted", emitted->size(), kMaxChoices)) return dispatch;
   if (emitted->size() != 0 && emitted->size() != dispatch.n) {

@@ -55,6 +55,7 @@ Body Put(Builder& builder, const Join& join) {
   table.add_vocab_size(join.vocab_size);
   table.add_rendezvous(rendezvous);
   table.add_startup(startup);
+  table.add_max_batch_tokens(join.max_batch_tokens);
   return table.Finish().Union();
 }
 
@@ -95,7 +96,9 @@ Body Put(Builder& builder, const StepReport& report) {
   auto nacks_offset = PutList(builder, nacks);
   return wire::CreateStepReport(builder, report.group_incarnation, report.step_id,
                                 report.acked_command, report.used_blocks, report.reserved_blocks,
-                                report.running, runs_offset, nacks_offset, ages)
+                                report.running, runs_offset, nacks_offset, ages, report.waiting,
+                                report.step_us, report.prefill_tokens, report.preemptions,
+                                report.recomputed_tokens)
       .Union();
 }
 
@@ -140,6 +143,7 @@ Join Read(const wire::Join& wire, Checks& checks) {
       checks.Within<uint64_t>("workspace_bytes", wire.workspace_bytes(), 0, kMaxBytes);
   join.max_seq_len = wire.max_seq_len();
   join.vocab_size = wire.vocab_size();
+  join.max_batch_tokens = wire.max_batch_tokens();
   join.rendezvous = checks.Text("rendezvous", wire.rendezvous(), kMaxRendezvousBytes);
   ReadStartup(wire, join, checks);
   return join;
@@ -191,6 +195,11 @@ StepReport Read(const wire::StepReport& wire, Checks& checks) {
   report.running = wire.running();
   report.runs = ReadTables<TokenRun>("runs", wire.runs(), kMaxRuns, checks);
   report.nacks = ReadTables<Nack>("nacks", wire.nacks(), kMaxNacks, checks);
+  report.waiting = wire.waiting();
+  report.step_us = wire.step_us();
+  report.prefill_tokens = wire.prefill_tokens();
+  report.preemptions = wire.preemptions();
+  report.recomputed_tokens = wire.recomputed_tokens();
   if (wire.ages() != nullptr && checks.Structs("ages", *wire.ages(), kMaxRanks)) {
     for (const wire::RankAge* age : *wire.ages()) {
       report.ages.push_back({age->rank(), age->step_age_ms()});

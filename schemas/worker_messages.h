@@ -43,6 +43,7 @@ struct Join {
   uint32_t vocab_size = 0;
   std::string rendezvous;  // rank 0: where the other ranks find it; else empty
   std::vector<StartupPhase> startup;
+  uint32_t max_batch_tokens = 0;  // of one step, prefill and decode; 0: not said
   friend bool operator==(const Join&, const Join&) = default;
 };
 
@@ -87,6 +88,12 @@ struct StepReport {
   std::vector<TokenRun> runs;
   std::vector<Nack> nacks;
   std::vector<RankAge> ages;
+  uint32_t waiting = 0;  // accepted sequences without blocks: not started yet, or preempted
+  // Totals since the group started.
+  uint64_t step_us = 0;            // time in steps, from plan to commit
+  uint64_t prefill_tokens = 0;     // computed in rows that are not a decode, recomputed ones too
+  uint64_t preemptions = 0;        // a request that loses its blocks to another counts once
+  uint64_t recomputed_tokens = 0;  // whose KV was dropped by preemption
   friend bool operator==(const StepReport&, const StepReport&) = default;
 };
 
@@ -131,6 +138,8 @@ struct Dispatch {
   std::vector<uint32_t> eos_ids;
   // What each choice had emitted before this attempt; empty on the first.
   std::vector<std::vector<uint32_t>> emitted;  // [n][tokens]
+  // Guaranteed: its worst case is free when it is dispatched, and it is never preempted.
+  ServiceClass service_class = ServiceClass::kGuaranteed;
   friend bool operator==(const Dispatch&, const Dispatch&) = default;
 };
 // Stops one choice of a request, or all of them.

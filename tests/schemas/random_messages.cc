@@ -179,6 +179,7 @@ Join RandomJoin(Rng& rng) {
   join.max_seq_len = Any32(rng);
   join.vocab_size = Any32(rng);
   join.rendezvous = Text(rng, 300);
+  join.max_batch_tokens = Any32(rng);
   join.startup = List<StartupPhase>(rng, 64, [](Rng& r) {
     return StartupPhase{Text(r, 20), Measure(r)};
   });
@@ -206,6 +207,11 @@ StepReport Report(Rng& rng) {
   report.used_blocks = Any32(rng);
   report.reserved_blocks = Any32(rng);
   report.running = Any32(rng);
+  report.waiting = Any32(rng);
+  report.step_us = rng.Next();
+  report.prefill_tokens = rng.Next();
+  report.preemptions = rng.Next();
+  report.recomputed_tokens = rng.Next();
   report.runs = List<TokenRun>(rng, 40, Run);
   report.nacks = List<Nack>(rng, 10, [](Rng& r) {
     return Nack{Id(r), Any32(r), Code(r), Text(r, 100)};
@@ -222,6 +228,7 @@ Dispatch OneDispatch(Rng& rng) {
   dispatch.n = 1 + Small(rng, kMaxChoices - 1);
   dispatch.sampling = Sampling(rng);
   dispatch.eos_ids = Ids(rng, 4);
+  dispatch.service_class = static_cast<ServiceClass>(rng.Below(3));
   if (Coin(rng)) {
     for (uint32_t i = 0; i < dispatch.n; ++i) dispatch.emitted.push_back(Ids(rng, 20));
   }

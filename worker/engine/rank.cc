@@ -53,6 +53,7 @@ absl::StatusOr<std::unique_ptr<Rank>> Rank::Open(const Checkpoint& checkpoint,
   join.device = rank->device_->name();
   join.max_seq_len = rank->config_.max_seq_len;
   join.vocab_size = rank->model_.vocab_size;
+  join.max_batch_tokens = rank->config_.max_batch_tokens;
   return rank;
 }
 
