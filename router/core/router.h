@@ -28,6 +28,15 @@ namespace kvern {
 // A connection to a client or a worker process, numbered by whoever owns the sockets; never reused.
 using PeerId = uint64_t;
 
+// A tenant is named once per connection, in Hello; the name "" is a tenant like the others.
+struct TenantConfig {
+  std::string name;
+  uint32_t weight = 1;            // its share of the service among tenants that wait, 1 to 1000
+  uint64_t max_blocks = 0;        // worst-case blocks of what it may run at once; 0: no limit
+  uint64_t block_seconds_per_minute = 0;  // KV-block-seconds it may use; 0: no limit
+  int32_t priority_ceiling = 0;   // the highest `priority` it may ask for, 0 to 7
+};
+
 struct RouterConfig {
   std::string model;           // the served name
   bool has_tokenizer = false;  // else prompt, messages and stop are refused
@@ -38,6 +47,14 @@ struct RouterConfig {
   Duration default_ttft_deadline = 10 * kSecond;
   uint32_t queue_entries = 1024;        // requests waiting (being tokenised included)
   uint64_t queue_bytes = 256ull << 20;  // bytes of their prompts
+  // No request is lined up that is predicted to wait longer.
+  Duration queue_wait_max = 60 * kSecond;
+  // A running standard request is taken to end at this quantile of the output lengths seen, given what
+  // it has produced. 0: at once (optimistic), 100: at max_tokens.
+  uint32_t output_quantile_percent = 80;
+  // Of a group's blocks, kept free of the predicted peak of standard requests.
+  uint32_t watermark_percent = 3;
+  std::vector<TenantConfig> tenants;  // a tenant that is not listed has the defaults
   uint32_t max_clients = 65536;
   Duration client_lease =
       3 * kSecond;  // a client with open requests that is silent this long is gone
