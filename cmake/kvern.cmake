@@ -6,10 +6,16 @@ set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bin")
-# Checks stay on in release: no -DNDEBUG.
-set(CMAKE_CXX_FLAGS_RELEASE "-O2 -g1")
-
 set(KVERN_SANITIZE "" CACHE STRING "Sanitizers for every target, as -fsanitize= takes them")
+# Checks stay on in release: no -DNDEBUG. Instrumented code gains little from -O2, and takes long.
+if(KVERN_SANITIZE)
+  set(CMAKE_CXX_FLAGS_RELEASE "-O1 -g1")
+else()
+  set(CMAKE_CXX_FLAGS_RELEASE "-O2 -g1")
+endif()
+# For what only tests run: half of the build was spent on optimising it.
+set(KVERN_TEST_OPTIONS -O0)
+
 option(KVERN_FUZZ "Build the libFuzzer targets (clang only)" OFF)
 
 find_program(KVERN_CCACHE ccache)
@@ -70,6 +76,7 @@ function(kvern_test name)
     set(arg_TIMEOUT 300)
   endif()
   add_executable(${name} ${arg_SRCS})
+  target_compile_options(${name} PRIVATE ${KVERN_TEST_OPTIONS})
   target_link_libraries(${name} PRIVATE kvern_flags ${arg_DEPS} GTest::gmock GTest::gtest_main)
   add_dependencies(all_tests ${name})
   if("threads" IN_LIST arg_LABELS)
