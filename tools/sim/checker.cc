@@ -1,0 +1,242 @@
+#include "tools/sim/checker.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "cluster/base/check.h"
+#include "cluster/capacity/kv_budget.h"
+
+namespace kvern::sim {
+namespace {
+
+char Letter(uint32_t token) { return static_cast<char>('a' + token % 26); }
+
+uint32_t PromptTokens(const GenerateRequest& request) {
+  if (request.prompt_token_ids) return static_cast<uint32_t>(request.prompt_token_ids->size());
+  if (request.prompt) return static_cast<uint32_t>(request.prompt->size());
+  uint32_t tokens = 0;
+  for (const ChatMessage& m : *request.messages) tokens += static_cast<uint32_t>(m.content.size());
+  return tokens;
+}
+
+}  // namespace
+
+uint64_t Checker::NeedOf(const Record& record) const {
+  return BlocksNeeded(record.prompt_tokens, record.max_tokens, record.n, kBlockSize);
+}
+
+void Checker::Issued(Time now, uint32_t client, uint32_t tenant, GenerateRequest& request) {
+  // The place in records_ is the id, so that nothing has to be looked up.
+  request.request_id = {uint64_t{client} + 1, records_.size() + 1};
+  Record record;
+  record.client = client;
+  record.tenant = tenant;
+  record.prompt_tokens = PromptTokens(request);
+  record.max_tokens = request.max_tokens.value_or(options_.router.default_max_tokens);
+  record.n = request.n;
+  record.ignore_eos = request.sampling.ignore_eos;
+  record.reads_text = options_.has_text;
+  record.wants_logprobs = request.sampling.logprobs.has_value();
+  record.guaranteed = request.service_class == ServiceClass::kGuaranteed;
+  record.has_seed = request.seed.has_value();
+  record.seed = request.seed.value_or(0);
+  record.has_deadline = request.deadline_ms.has_value();
+  record.ttft_deadline = request.ttft_deadline_ms
+                             ? Duration{*request.ttft_deadline_ms} * kMillisecond
+                             : options_.router.default_ttft_deadline;
+  record.asked = now;
+  record.choices.resize(request.n);
+  records_.push_back(std::move(record));
+  ++open_;
+}
+
+Record* Checker::Find(const RequestId& id) {
+  if (id.low == 0 || id.low > records_.size()) return nullptr;
+  Record& record = records_[id.low - 1];
+  return uint64_t{record.client} + 1 == id.high ? &record : nullptr;
+}
+
+void Checker::Arrived(Time now, const RequestId& id) {
+  if (Record* record = Find(id)) record->arrived = now;
+}
+
+void Checker::ClientLost(const std::vector<RequestId>& open) {
+  for (const RequestId& id : open) {
+    Record* record = Find(id);
+    if (record->client_lost) continue;
+    record->client_lost = true;
+    if (!record->over) --open_;
+  }
+}
+
+void Checker::End(Time now, Record& record) {
+  record.over = true;
+  record.ended = now;
+  if (!record.client_lost) --open_;
+}
+
+void Checker::Dispatched(Time now, const Dispatch& dispatch, uint64_t group_blocks) {
+  const RequestId& id = dispatch.request_id;
+  Record* record = Find(id);
+  if (record == nullptr) return Violate("S3", id, "dispatched, but nobody asked for it");
+  if (record->dispatched) Violate("S2", id, "dispatched twice without a new epoch");
+  record->dispatched = true;
+  if (now >= record->arrived + record->ttft_deadline) {
+    Violate("S7", id, "started after its deadline");
+  }
+  if (NeedOf(*record) > group_blocks) Violate("S8", id, "larger than the group it was sent to");
+  if (dispatch.prompt.size() != record->prompt_tokens || dispatch.n != record->n ||
+      dispatch.sampling.max_tokens != record->max_tokens) {
+    Violate("S1", id, "the dispatch is not what was asked for");
+  }
+}
+
+Record* Checker::FindFor(uint32_t client, const RequestId& id, const char* what) {
+  Record* record = Find(id);
+  if (record == nullptr || record->client != client) {
+    Violate("S3", id, absl::StrCat(what, " for a request that client ", client, " did not make"));
+    return nullptr;
+  }
+  if (record->over) {
+    Violate(record->error == ErrorCode::kCancelled ? "S10" : "S3", id,
+            absl::StrCat(what, " after the terminal answer"));
+    return nullptr;
+  }
+  return record;
+}
+
+void Checker::Read(Time now, uint32_t client, const RouterToClient& message,
+                   std::vector<RequestId>& ended) {
+  if (const auto* deltas = std::get_if<Deltas>(&message)) {
+    for (const Delta& delta : deltas->deltas) {
+      Record* record = FindFor(client, delta.request_id, "a delta");
+      if (record == nullptr) continue;
+      ReadDelta(now, *record, delta);
+      if (record->over) ended.push_back(delta.request_id);
+    }
+  } else if (const auto* accepted = std::get_if<Accepted>(&message)) {
+    if (Record* record = FindFor(client, accepted->request_id, "Accepted")) {
+      ReadAccepted(*record, *accepted);
+    }
+  } else if (const auto* error = std::get_if<RequestError>(&message)) {
+    if (error->request_id.IsZero()) return;
+    if (Record* record = FindFor(client, error->request_id, "an error")) {
+      ReadError(now, *record, *error);
+      ended.push_back(error->request_id);
+    }
+  }
+}
+
+void Checker::ReadAccepted(Record& record, const Accepted& accepted) {
+  const RequestId& id = accepted.request_id;
+  if (record.accepted) Violate("S3", id, "accepted twice");
+  record.accepted = true;
+  if (record.has_seed && record.seed != accepted.seed) {
+    Violate("S1", id, "another seed than the client's");
+  }
+  record.seed = accepted.seed;
+  if (accepted.prompt_tokens != record.prompt_tokens) Violate("S1", id, "prompt_tokens is wrong");
+}
+
+void Checker::ReadDelta(Time now, Record& record, const Delta& delta) {
+  const RequestId& id = delta.request_id;
+  if (!record.accepted) return Violate("S3", id, "a delta before Accepted");
+  if (delta.choice >= record.choices.size()) return Violate("S1", id, "an unknown choice");
+  Record::Choice& choice = record.choices[delta.choice];
+  if (choice.finished) return Violate("S1", id, "a delta after the choice's end");
+  if (delta.position != choice.tokens) {
+    return Violate("S1", id,
+                   absl::StrCat("position ", delta.position, ", expected ", choice.tokens));
+  }
+  if (!delta.token_ids.empty()) {
+    if (record.first_token < 0) record.first_token = now;
+    record.last_token = now;
+  }
+  ReadTokens(record, choice, delta);
+  if (delta.finish_reason != FinishReason::kNone) {
+    choice.finished = true;
+    ReadFinish(record, choice, delta);
+  }
+  bool all = std::all_of(record.choices.begin(), record.choices.end(),
+                         [](const Record::Choice& each) { return each.finished; });
+  if (all != delta.usage.has_value()) Violate("S3", id, "usage is not on the last delta alone");
+  if (delta.usage && delta.usage->completion_tokens != record.tokens) {
+    Violate("S3", id, "usage counts other tokens than were delivered");
+  }
+  if (all) End(now, record);
+}
+
+void Checker::ReadTokens(Record& record, Record::Choice& choice, const Delta& delta) {
+  const RequestId& id = delta.request_id;
+  for (uint32_t token : delta.token_ids) {
+    if (token != options_.model.Token(record.seed, delta.choice, choice.tokens)) {
+      return Violate("S1", id, absl::StrCat("token ", token, " at position ", choice.tokens));
+    }
+    ++choice.tokens;
+    ++record.tokens;
+    choice.last_token = token;
+    if (record.reads_text) choice.letters += Letter(token);
+  }
+  if (choice.tokens > record.max_tokens) Violate("S1", id, "more than max_tokens");
+  size_t logprobs = record.wants_logprobs ? delta.token_ids.size() : 0;
+  if (delta.logprobs.size() != logprobs) Violate("S1", id, "logprobs differ in number");
+  if (record.reads_text) choice.text += delta.text.value_or("");
+}
+
+void Checker::ReadFinish(Record& record, const Record::Choice& choice, const Delta& delta) {
+  const RequestId& id = delta.request_id;
+  bool length = delta.finish_reason == FinishReason::kLength;
+  const auto* stop = std::get_if<std::string>(&delta.stop_reason);
+  const auto* stop_id = std::get_if<uint32_t>(&delta.stop_reason);
+  if (choice.tokens == 0) return Violate("S1", id, "an end without a token");
+  bool eos = choice.last_token == options_.model.eos && !record.ignore_eos;
+  if (length && choice.tokens != record.max_tokens) Violate("S1", id, "ended too early");
+  if (stop_id != nullptr && choice.last_token != *stop_id) Violate("S1", id, "another stop id");
+  if (!length && stop == nullptr && stop_id == nullptr && !eos) {
+    Violate("S1", id, "stopped for no reason");
+  }
+  if (record.reads_text) ReadText(record, choice, delta);
+}
+
+void Checker::ReadText(const Record&, const Record::Choice& choice, const Delta& delta) {
+  const auto* stop = std::get_if<std::string>(&delta.stop_reason);
+  std::string letters = choice.letters;
+  if (stop != nullptr) {
+    if (!letters.ends_with(*stop)) Violate("S1", delta.request_id, "stopped before its string");
+    letters.resize(letters.size() - std::min(letters.size(), stop->size()));
+  } else if (delta.finish_reason != FinishReason::kLength) {
+    letters.pop_back();  // EOS and stop ids show no text
+  }
+  if (choice.text != letters) Violate("S1", delta.request_id, "the text is not the tokens'");
+}
+
+void Checker::ReadError(Time now, Record& record, const RequestError& error) {
+  record.error = error.code;
+  End(now, record);
+  const ErrorDetails& details = error.details;
+  if (error.code == ErrorCode::kNeverFits) {
+    bool too_long = record.prompt_tokens + record.max_tokens > options_.router.max_seq_len;
+    bool too_big = details.available_blocks && NeedOf(record) > *details.available_blocks;
+    if (!too_long && !too_big) Violate("S8", error.request_id, "never_fits, but it does");
+  }
+  if (error.code == ErrorCode::kDeadlineExceeded && record.dispatched && !record.has_deadline) {
+    Violate("S7", error.request_id, "ended while running by a deadline that was met");
+  }
+  if (error.code == ErrorCode::kOverloaded && details.retry_after_ms.value_or(0) < 100) {
+    Violate("S6", error.request_id, "overloaded without advice");
+  }
+}
+
+void Checker::AllAnswered() {
+  for (size_t i = 0; i < records_.size(); ++i) {
+    const Record& record = records_[i];
+    if (record.over || record.client_lost) continue;
+    Violate("L1", {uint64_t{record.client} + 1, i + 1}, "no terminal answer");
+  }
+}
+
+void Checker::Violate(const char* name, const RequestId& id, const std::string& what) {
+  violation_(absl::StrCat(name, ": request ", id.low, ": ", what));
+}
+
+}  // namespace kvern::sim

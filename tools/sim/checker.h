@@ -1,0 +1,105 @@
+// What must hold, seen from outside: every message to a client and every dispatch is compared with
+// what the fake model would have said. The letters are those of the invariants in README.md.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "cluster/base/time.h"
+#include "router/core/router.h"
+#include "schemas/messages.h"
+#include "tools/sim/options.h"
+
+namespace kvern::sim {
+
+// One request, as its client and the wire saw it. Without its prompt: there may be many.
+struct Record {
+  struct Choice {
+    uint32_t tokens = 0;
+    uint32_t last_token = 0;
+    bool finished = false;
+    std::string letters;  // with text: what the tokens spell
+    std::string text;     // with text: what was delivered
+  };
+  uint32_t client = 0;
+  uint32_t tenant = 0;
+  uint32_t prompt_tokens = 0;
+  uint32_t max_tokens = 0;
+  uint32_t n = 1;
+  bool ignore_eos = false;
+  bool reads_text = false;
+  bool wants_logprobs = false;
+  bool guaranteed = true;
+  bool has_seed = false;
+  bool has_deadline = false;
+  Duration ttft_deadline = 0;
+  uint64_t seed = 0;
+
+  Time asked = 0;
+  Time arrived = -1;  // at the router
+  bool accepted = false;
+  bool dispatched = false;
+  bool over = false;
+  bool client_lost = false;  // nobody reads its answer any more
+  ErrorCode error = ErrorCode::kNone;
+  Time first_token = -1;
+  Time last_token = -1;
+  Time ended = -1;      // its client read the terminal answer
+  uint32_t tokens = 0;  // of all choices
+  size_t place = 0;     // in its client's list of open requests
+  absl::InlinedVector<Choice, 1> choices;
+};
+
+class Checker {
+ public:
+  using Report = std::function<void(const std::string&)>;
+  Checker(const SimOptions& options, Report violation)
+      : options_(options), violation_(std::move(violation)) {}
+
+  // ---- What the world did.
+  // Gives the request its id. `client`: the index of who asks.
+  void Issued(Time now, uint32_t client, uint32_t tenant, GenerateRequest& request);
+  void Arrived(Time now, const RequestId& id);
+  void ClientLost(const std::vector<RequestId>& open);
+
+  // ---- What the router did.
+  void Dispatched(Time now, const Dispatch& dispatch, uint64_t group_blocks);
+  // A client read this. Appends the requests that it ends to `ended`.
+  void Read(Time now, uint32_t client, const RouterToClient& message,
+            std::vector<RequestId>& ended);
+
+  // L1: everything asked for by clients that still read has its answer.
+  void AllAnswered();
+
+  // Null: nobody asked for it.
+  Record* Find(const RequestId& id);
+  // KV blocks, worst case.
+  uint64_t NeedOf(const Record& record) const;
+  // In the order of asking.
+  const std::deque<Record>& records() const { return records_; }
+  uint64_t open() const { return open_; }  // without a terminal answer, their clients still there
+
+ private:
+  void ReadAccepted(Record& record, const Accepted& accepted);
+  void ReadDelta(Time now, Record& record, const Delta& delta);
+  void ReadTokens(Record& record, Record::Choice& choice, const Delta& delta);
+  void ReadFinish(Record& record, const Record::Choice& choice, const Delta& delta);
+  void ReadText(const Record& record, const Record::Choice& choice, const Delta& delta);
+  void ReadError(Time now, Record& record, const RequestError& error);
+  void End(Time now, Record& record);
+  void Violate(const char* name, const RequestId& id, const std::string& what);
+  Record* FindFor(uint32_t client, const RequestId& id, const char* what);
+
+  const SimOptions& options_;
+  Report violation_;
+  std::deque<Record> records_;
+  uint64_t open_ = 0;
+};
+
+}  // namespace kvern::sim

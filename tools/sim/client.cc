@@ -1,0 +1,103 @@
+#include "tools/sim/client.h"
+
+#include <utility>
+
+#include "tools/sim/checker.h"
+
+namespace kvern::sim {
+
+SimClient::SimClient(World* world, uint32_t index, uint32_t tenant, std::string tenant_name)
+    : world_(world),
+      index_(index),
+      tenant_(tenant),
+      tenant_name_(std::move(tenant_name)),
+      peer_(world->ConnectClient(index)) {}
+
+void SimClient::Start() { Say(Hello{peer_, tenant_name_, "sim"}); }
+
+void SimClient::Ask(GenerateRequest request, Duration cancel_after) {
+  if (!alive_ || paused_) return;
+  world_->checker().Issued(world_->now(), index_, tenant_, request);
+  RequestId id = request.request_id;
+  world_->checker().Find(id)->place = open_.size();
+  open_.push_back(id);
+  Say(std::move(request));
+  if (cancel_after >= 0) {
+    world_->Schedule(world_->now() + cancel_after, EventKind::kClientCancels, index_, id.low);
+  }
+  if (keeping_alive_) return;
+  keeping_alive_ = true;
+  OnKeepAlive();
+}
+
+void SimClient::Die(bool lose_tail) {
+  alive_ = false;
+  world_->checker().ClientLost(open_);
+  world_->Disconnect(peer_, lose_tail);
+}
+
+void SimClient::Pause(Duration length) {
+  if (!alive_ || paused_) return;
+  paused_ = true;
+  world_->Schedule(world_->now() + length, EventKind::kClientResumes, index_, 0);
+}
+
+void SimClient::OnResume() {
+  paused_ = false;
+  for (const RouterToClient& message : std::exchange(unread_, {})) Read(message);
+  if (alive_ && !open_.empty()) Say(KeepAlive{});
+}
+
+void SimClient::Receive(const RouterToClient& message) {
+  if (!alive_) return;
+  if (paused_) {
+    unread_.push_back(message);
+  } else {
+    Read(message);
+  }
+}
+
+void SimClient::Read(const RouterToClient& message) {
+  if (!alive_) return;
+  ended_.clear();
+  world_->checker().Read(world_->now(), index_, message, ended_);
+  for (const RequestId& id : ended_) Close(id);
+  // Forgotten by the router while idle: introduce ourselves again.
+  const auto* error = std::get_if<RequestError>(&message);
+  if (error != nullptr && error->message == "the first message must be Hello") Start();
+}
+
+void SimClient::Close(const RequestId& id) {
+  size_t place = world_->checker().Find(id)->place;
+  open_[place] = open_.back();
+  world_->checker().Find(open_[place])->place = place;
+  open_.pop_back();
+}
+
+void SimClient::OnKeepAlive() {
+  if (!alive_ || open_.empty()) {
+    keeping_alive_ = false;
+    return;
+  }
+  if (!paused_) Say(KeepAlive{});
+  world_->Schedule(world_->now() + kSecond, EventKind::kClientKeepAlive, index_, 0);
+}
+
+void SimClient::OnCancel(uint64_t request) {
+  RequestId id{uint64_t{index_} + 1, request};
+  if (alive_ && !paused_ && !world_->checker().Find(id)->over) Say(CancelRequest{id});
+}
+
+void SimClient::CancelAll() {
+  if (!alive_) return;
+  for (const RequestId& id : open_) Say(CancelRequest{id});
+}
+
+void SimClient::Say(ClientMessage message) {
+  ClientSaid said;
+  said.client = peer_;
+  said.message = std::move(message);
+  world_->ToRouter(peer_, std::move(said));
+}
+
+}  // namespace kvern::sim

@@ -1,0 +1,248 @@
+#include "tools/sim/group.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "cluster/base/check.h"
+
+namespace kvern::sim {
+
+SimGroup::SimGroup(World* world, uint32_t index, uint64_t seed)
+    : world_(world),
+      index_(index),
+      name_(absl::StrCat("g", index)),
+      rng_(seed),
+      launcher_(world->ConnectGroup(index)),
+      executor_(world->options().model) {}
+
+void SimGroup::Start() {
+  KVERN_CHECK(!up_);
+  up_ = true;
+  ++life_;
+  incarnation_ = rng_.Next();
+  peers_.clear();
+  kv_blocks_ = world_->options().kv_blocks;
+  for (uint32_t rank = 0; rank < world_->options().ranks; ++rank) {
+    peers_.push_back(world_->ConnectGroup(index_));
+    Join(rank);
+  }
+}
+
+void SimGroup::Join(uint32_t rank) {
+  const SimOptions& options = world_->options();
+  kvern::Join join;
+  join.group = name_;
+  join.group_incarnation = incarnation_;
+  join.rank = rank;
+  join.world = options.ranks;
+  join.build = "sim";
+  join.model = options.router.model;
+  bool smallest = rank + 1 == options.ranks;
+  join.kv_blocks = kv_blocks_ + (smallest ? 0 : rng_.Below(options.extra_blocks + 1));
+  join.max_seq_len = options.router.max_seq_len;
+  join.vocab_size = options.router.vocab_size;
+  join.max_batch_tokens = options.batch_tokens;
+  world_->ToRouter(peers_[rank], WorkerSaid{peers_[rank], std::move(join)});
+}
+
+void SimGroup::Kill(bool told, bool lose_tail, Duration restart_after) {
+  if (!up_) return;
+  ++faults_;
+  up_ = false;
+  paused_ = lie_ = repeat_ = false;
+  slowness_ = 1;
+  ++life_;
+  scheduler_.reset();
+  executor_ = FakeExecutor(world_->options().model);
+  inbox_.clear();
+  effects_ = WorkerEffects{};
+  stepping_ = step_done_ = draining_ = report_due_ = false;
+  acked_ = step_id_ = step_us_ = prefill_tokens_ = 0;
+  for (PeerId peer : peers_) world_->Disconnect(peer, lose_tail);
+  if (told) {
+    world_->ToRouter(launcher_, WorkerSaid{0, GroupDown{name_, incarnation_, "killed"}});
+  }
+  world_->Schedule(world_->now() + restart_after, EventKind::kGroupStarts, index_, life_);
+}
+
+void SimGroup::OnStart(uint64_t life) {
+  if (life == life_) Start();
+}
+
+void SimGroup::Pause(Duration length) {
+  if (!up_ || paused_) return;
+  paused_ = true;
+  ++faults_;
+  world_->Schedule(world_->now() + length, EventKind::kGroupResumes, index_, life_);
+}
+
+void SimGroup::OnResume(uint64_t life) {
+  if (life != life_) return;
+  paused_ = false;
+  if (step_done_) {
+    step_done_ = false;
+    EndStep();
+  } else {
+    Tick();
+  }
+}
+
+void SimGroup::SlowDown(uint32_t factor, Time until) {
+  slowness_ = factor;
+  slow_until_ = until;
+  ++faults_;
+}
+
+void SimGroup::LieOnce() {
+  lie_ = true;
+  ++faults_;
+}
+
+void SimGroup::Receive(PeerId peer, const RouterToWorker& message) {
+  if (!up_ || std::find(peers_.begin(), peers_.end(), peer) == peers_.end()) return;
+  inbox_.push_back({peer, message});
+  Tick();
+}
+
+void SimGroup::Tick() {
+  if (!up_ || paused_ || stepping_) return;
+  for (auto& [peer, message] : std::exchange(inbox_, {})) {
+    if (std::holds_alternative<JoinRefused>(message)) {
+      return Kill(/*told=*/true, /*lose_tail=*/false, rng_.Between(10, 200) * kMillisecond);
+    }
+    if (peer != peers_[0]) continue;  // other ranks only wait for rank 0
+    if (const auto* start = std::get_if<GroupStart>(&message)) {
+      StartLeader(*start);
+    } else {
+      Apply(std::get<Commands>(message));
+    }
+  }
+  if (scheduler_ == nullptr) return;
+  if (report_due_) Report();
+  if (draining_ && scheduler_->idle()) {
+    world_->ToRouter(peers_[0], WorkerSaid{peers_[0], Leave{incarnation_}});
+    up_ = false;
+    left_ = true;
+    // A process that exits in order sends its last words.
+    for (PeerId gone : peers_) world_->Disconnect(gone, /*lose_tail=*/false);
+    return;
+  }
+  BeginStep();
+}
+
+void SimGroup::StartLeader(const GroupStart& start) {
+  const SimOptions& options = world_->options();
+  SchedulerConfig config;
+  config.num_blocks = start.kv_blocks;
+  config.max_batch_tokens = options.batch_tokens;
+  config.max_sequences = static_cast<uint32_t>(start.kv_blocks);
+  config.max_sample_rows = options.batch_tokens;
+  config.max_seq_len = options.router.max_seq_len;
+  config.vocab_size = options.router.vocab_size;
+  scheduler_ = std::make_unique<Scheduler>(config);
+  report_due_ = true;
+  OnHeartbeat(life_);
+}
+
+void SimGroup::Apply(const Commands& commands) {
+  KVERN_CHECK_EQ(commands.group_incarnation, incarnation_);
+  KVERN_CHECK_EQ(commands.sequence, acked_ + 1);
+  acked_ = commands.sequence;
+  report_due_ = true;
+  Time now = world_->now();
+  auto cancel_all = [&] {
+    for (const CancelDispatch& cancel : commands.cancels) scheduler_->Cancel(now, cancel, effects_);
+  };
+  cancel_all();  // twice, as the production loop does
+  for (const Dispatch& dispatch : commands.dispatches) scheduler_->Accept(now, dispatch, effects_);
+  cancel_all();
+  draining_ = draining_ || commands.drain;
+}
+
+void SimGroup::BeginStep() {
+  const SimOptions& options = world_->options();
+  if (!scheduler_->Plan(world_->now(), plan_)) return;
+  stepping_ = true;
+  StepWork work = FakeExecutor::WorkOf(plan_);
+  Duration length = StepTime(options.model_cost, options.device_cost, work);
+  if (slowness_ > 1 && world_->now() < slow_until_) length *= slowness_;
+  step_began_ = world_->now();
+  ++totals_.steps;
+  totals_.tokens_computed += work.tokens;
+  world_->Schedule(world_->now() + length, EventKind::kGroupStepEnds, index_, life_);
+}
+
+void SimGroup::OnStepEnd(uint64_t life) {
+  if (life != life_) return;
+  if (paused_) {
+    step_done_ = true;
+  } else {
+    EndStep();
+  }
+}
+
+void SimGroup::EndStep() {
+  stepping_ = false;
+  executor_.Execute(plan_, result_);
+  step_id_ = result_.step_id;
+  step_us_ += static_cast<uint64_t>((world_->now() - step_began_) / kMicrosecond);
+  scheduler_->Commit(world_->now(), result_, effects_);
+  report_due_ = true;
+  Tick();
+}
+
+void SimGroup::Report() {
+  report_due_ = false;
+  StepReport report;
+  report.group_incarnation = incarnation_;
+  report.step_id = step_id_;
+  report.acked_command = acked_;
+  report.used_blocks = scheduler_->used_blocks();
+  report.reserved_blocks = scheduler_->reserved_blocks();
+  report.running = scheduler_->running();
+  report.runs = std::exchange(effects_.runs, {});
+  report.nacks = std::exchange(effects_.nacks, {});
+  report.step_us = step_us_;
+  // S5 would be broken if the router had sent more than fits.
+  for (const Nack& nack : report.nacks) KVERN_CHECK(false) << "nack: " << nack.message;
+  if (lie_) SpoilReport(report);
+  if (std::exchange(repeat_, false)) {
+    world_->ToRouter(peers_[0], WorkerSaid{peers_[0], report});
+  }
+  world_->ToRouter(peers_[0], WorkerSaid{peers_[0], std::move(report)});
+}
+
+void SimGroup::SpoilReport(StepReport& report) {
+  lie_ = false;
+  switch (report.runs.empty() ? 3 + rng_.Below(2) : rng_.Below(5)) {
+    case 0:
+      report.runs[0].token_ids[0] = world_->options().router.vocab_size;
+      break;
+    case 1:
+      report.runs[0].choice = kMaxChoices;
+      break;
+    case 2:
+      report.runs[0].position += 1;
+      break;
+    case 3:
+      report.acked_command += 1000;
+      break;
+    default:
+      report.reserved_blocks = kv_blocks_ + 1;
+      break;
+  }
+}
+
+void SimGroup::OnHeartbeat(uint64_t life) {
+  if (life != life_ || !up_) return;
+  if (!paused_ && !stepping_ && scheduler_ != nullptr) Report();
+  world_->Schedule(world_->now() + world_->options().router.group_lease / 3,
+                   EventKind::kGroupHeartbeat, index_, life);
+}
+
+void SimGroup::Audit() const {
+  if (scheduler_ != nullptr) scheduler_->Audit();
+}
+
+}  // namespace kvern::sim

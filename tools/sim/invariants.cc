@@ -1,0 +1,122 @@
+// What must hold of the whole, beside what each client reads (checker.h).
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "tools/sim/simulation.h"
+
+namespace kvern::sim {
+namespace {
+
+constexpr uint64_t kFullCheckEvery = 1000;  // events
+
+}  // namespace
+
+void Simulation::Violate(const std::string& what) {
+  violations_.push_back(absl::StrCat("at ", now() / kMicrosecond, " us: ", what));
+}
+
+void Simulation::CheckCheaply(const RouterEffects& effects) {
+  for (const ToWorker& to : effects.to_workers) CheckCommands(to);
+  for (const ToClient& to : effects.to_clients) {
+    const auto* accepted = std::get_if<Accepted>(&to.message);
+    if (accepted != nullptr) waiting_.push_back(accepted->request_id);
+  }
+  CheckNotes(effects.notes);
+  if (router_.NextDeadline() <= now()) Violate("S7: a timer is due after Flush");
+}
+
+void Simulation::CheckCommands(const ToWorker& to) {
+  SimGroup& group = *groups_[network_.At(to.worker).owner];
+  if (const auto* start = std::get_if<GroupStart>(&to.message)) {
+    known_groups_[group.name()] = start->kv_blocks;
+    if (start->kv_blocks != group.kv_blocks() && start->group_incarnation == group.incarnation()) {
+      Violate("S5: a group's capacity is not the smallest of its ranks'");
+    }
+  }
+  if (const auto* commands = std::get_if<Commands>(&to.message)) {
+    for (const Dispatch& dispatch : commands->dispatches) {
+      checker_.Dispatched(now(), dispatch, group.kv_blocks());
+    }
+  }
+}
+
+void Simulation::CheckNotes(const std::vector<Note>& notes) {
+  for (const Note& note : notes) {
+    if (note.event != "group_lost") continue;
+    for (const auto& group : groups_) {
+      if (group->name() != note.fields[0].second) continue;
+      if (++losses_[group->name()] > group->faults()) {
+        Violate(absl::StrCat("L4: ", group->name(),
+                             " was lost without a fault: ", note.fields[1].second));
+      }
+    }
+  }
+}
+
+void Simulation::CheckFully() {
+  next_full_check_ = queue_.executed() + kFullCheckEvery;
+  router_.Audit();
+  for (const auto& group : groups_) group->Audit();  // S4
+  RouterStatus status = router_.Status(now());
+  if (status.queue_entries > options_.router.queue_entries ||
+      status.queue_bytes > options_.router.queue_bytes) {
+    Violate(absl::StrCat("S6: the queue has ", status.queue_entries, " entries, ",
+                         status.queue_bytes, " bytes"));
+  }
+  for (const GroupStatus& seen : status.groups) {
+    if (seen.live) CheckGroup(seen);
+  }
+  CheckWaiting();
+}
+
+void Simulation::CheckGroup(const GroupStatus& seen) {
+  if (seen.drift_blocks != 0) {
+    Violate(absl::StrCat("S5: drift of ", seen.name, " is ", seen.drift_blocks));
+  }
+  for (const auto& group : groups_) {
+    if (group->name() != seen.name || !group->up() || group->scheduler() == nullptr) continue;
+    uint64_t held = group->scheduler()->reserved_blocks();
+    if (seen.reserved_blocks < held || held < group->scheduler()->used_blocks()) {
+      Violate(absl::StrCat("S5: ", seen.name, " holds ", held, " blocks, the router counts ",
+                           seen.reserved_blocks));
+    }
+  }
+}
+
+void Simulation::CheckWaiting() {
+  uint64_t largest = 0;
+  for (const auto& [name, blocks] : known_groups_) largest = std::max(largest, blocks);
+  std::erase_if(waiting_, [&](const RequestId& id) {
+    const Record& record = *checker_.Find(id);
+    if (record.dispatched || record.over) return true;
+    uint64_t need = checker_.NeedOf(record);
+    if (largest == 0 || need <= largest) return false;
+    absl::StatusOr<RequestStatus> found = router_.Find(id);
+    if (!found.ok() || found->state != "queued") return true;  // the answer is under way
+    Violate(absl::StrCat("S8: a request that needs ", need, " blocks waits, the largest group has ",
+                         largest));
+    return true;
+  });
+}
+
+void Simulation::CheckEnd() {
+  CheckFully();
+  checker_.AllAnswered();  // L1
+  RouterStatus status = router_.Status(now());
+  uint64_t live = 0;
+  for (const GroupStatus& group : status.groups) {
+    live += group.live ? 1 : 0;
+    if (group.reserved_blocks != 0 || group.used_blocks != 0) {
+      Violate(absl::StrCat("L2: ", group.name, " still has ", group.reserved_blocks,
+                           " blocks reserved, ", group.used_blocks, " used"));
+    }
+  }
+  if (live != options_.groups) {
+    Violate(absl::StrCat("L4: ", live, " of ", options_.groups, " groups are live"));
+  }
+  if (status.queue_entries != 0 || status.queue_bytes != 0) {
+    Violate(absl::StrCat("L2: ", status.queue_entries, " requests still wait"));
+  }
+}
+
+}  // namespace kvern::sim

@@ -1,0 +1,63 @@
+// What one simulated run is made of. Everything follows from these and nothing else.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cluster/base/status.h"
+#include "cluster/base/time.h"
+#include "cluster/capacity/step_cost.h"
+#include "router/core/router.h"
+#include "tools/sim/fake_model.h"
+
+namespace kvern::sim {
+
+// How requests are admitted; see docs/promises.md.
+enum class Policy : uint8_t { kKvern, kReserveMax, kOptimistic, kFifo };
+inline constexpr const char* kPolicyNames[] = {"kvern", "reserve-max", "optimistic", "fifo"};
+
+// A good request has its first token within `ttft` of being asked for, and takes at most `tpot` for
+// each further one.
+struct Slo {
+  Duration ttft = 2 * kSecond;
+  Duration tpot = 60 * kMillisecond;
+};
+
+// What clients declare: max_tokens, and how many of a thousand requests declare it.
+struct Declared {
+  uint32_t max_tokens = 0;
+  uint32_t per_mille = 0;
+  friend bool operator==(const Declared&, const Declared&) = default;
+};
+
+struct SimOptions {
+  uint64_t seed = 1;
+  // ---- the service
+  uint32_t groups = 1;
+  uint32_t ranks = 1;
+  uint64_t kv_blocks = 7500;  // of the smallest rank
+  uint32_t extra_blocks = 0;  // larger ranks have up to that many more
+  uint32_t batch_tokens = 1024;
+  FakeModel model{.vocab = 128'256, .eos = 128'001, .length_in_seed = true};
+  ModelCost model_cost;
+  DeviceCost device_cost;
+  RouterConfig router;
+  bool has_text = false;  // prompts may be text; one letter is a token
+
+  // ---- the network
+  Duration min_delay = 20 * kMicrosecond;  // of one message
+  Duration max_delay = 200 * kMicrosecond;
+  Duration router_turn = 100 * kMicrosecond;  // at most, from a message to the turn that reads it
+
+  // ---- the run
+  Duration duration = 180 * kSecond;  // of the phase with load and faults
+  Duration warm_up = 30 * kSecond;    // not measured
+  Duration healing = 600 * kSecond;   // at most, until everything asked for has ended
+  bool cancel_at_end = false;         // clients give up what still waits when the load ends
+  uint32_t always_waiting = 0;        // instead of arrivals: as many as that always wait
+  Slo slo;
+};
+
+}  // namespace kvern::sim

@@ -1,0 +1,202 @@
+#include "tools/sim/results.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "nlohmann/json.hpp"
+
+namespace kvern::sim {
+namespace {
+
+double Seconds(Duration duration) { return static_cast<double>(duration) / 1e9; }
+double Milliseconds(Duration duration) { return static_cast<double>(duration) / 1e6; }
+
+// The nearest-rank percentile; 0 of nothing. Reorders the values.
+double Percentile(std::vector<double>& values, uint64_t percent) {
+  if (values.empty()) return 0;
+  size_t rank = (values.size() * percent + 99) / 100;
+  auto at = values.begin() + static_cast<ptrdiff_t>(std::max<size_t>(rank, 1) - 1);
+  std::nth_element(values.begin(), at, values.end());
+  return *at;
+}
+
+Percentiles PercentilesOf(std::vector<double>& values) {
+  return {Percentile(values, 50), Percentile(values, 90), Percentile(values, 99)};
+}
+
+// Mean time per token after the first, of the request as a whole; 0 with fewer than two.
+Duration TimePerToken(const Record& record) {
+  uint32_t longest = 0;
+  for (const Record::Choice& choice : record.choices) longest = std::max(longest, choice.tokens);
+  return longest < 2 ? 0 : (record.last_token - record.first_token) / (longest - 1);
+}
+
+bool IsGood(const Record& record, const Slo& slo) {
+  return record.first_token - record.asked <= slo.ttft && TimePerToken(record) <= slo.tpot;
+}
+
+struct Window {
+  Time begin = 0;
+  Time end = 0;
+  bool Has(Time at) const { return at >= begin && at < end; }
+  double seconds() const { return Seconds(end - begin); }
+};
+
+// Sums of one tenant, or of all.
+struct Sums {
+  uint64_t offered = 0;
+  uint64_t good = 0;
+  uint64_t completed = 0;
+  uint64_t refused = 0;
+  uint64_t expired = 0;
+  uint64_t tokens = 0;
+  std::vector<double> ttft_ms;
+  std::vector<double> tpot_ms;
+
+  void Add(const Record& record, const Window& window, const Slo& slo) {
+    if (window.Has(record.asked)) ++offered;
+    if (!record.over || !window.Has(record.ended)) return;
+    if (record.error == ErrorCode::kDeadlineExceeded) ++expired;
+    if (record.error != ErrorCode::kNone) {
+      if (record.error != ErrorCode::kDeadlineExceeded) ++refused;
+      return;
+    }
+    ++completed;
+    tokens += record.prompt_tokens + record.tokens;
+    if (IsGood(record, slo)) ++good;
+    ttft_ms.push_back(Milliseconds(record.first_token - record.asked));
+    if (record.tokens > 1) tpot_ms.push_back(Milliseconds(TimePerToken(record)));
+  }
+};
+
+void AddKv(const Simulation& simulation, const Window& window, Results& results) {
+  uint64_t used = 0, reserved = 0, total = 0;
+  for (const KvSample& sample : simulation.kv_samples()) {
+    if (!window.Has(sample.at)) continue;
+    used += sample.used_blocks;
+    reserved += sample.reserved_blocks;
+    total += sample.total_blocks;
+  }
+  results.kv_samples = simulation.kv_samples();
+  if (total == 0) return;
+  results.kv_used_mean = static_cast<double>(used) / static_cast<double>(total);
+  results.kv_reserved_mean = static_cast<double>(reserved) / static_cast<double>(total);
+}
+
+}  // namespace
+
+Results Collect(const Simulation& simulation, const std::vector<std::string>& tenants) {
+  const SimOptions& options = simulation.options();
+  Window window{options.warm_up, options.duration};
+  Results results;
+  Sums all;
+  std::vector<Sums> by_tenant(tenants.size());
+  for (const Record& record : simulation.records()) {
+    all.Add(record, window, options.slo);
+    by_tenant[record.tenant].Add(record, window, options.slo);
+    if (record.over && record.error != ErrorCode::kNone && window.Has(record.ended) &&
+        record.error != ErrorCode::kDeadlineExceeded) {
+      ++results.refused[std::string(ErrorCodeName(record.error))];
+    }
+  }
+  auto per_second = [&](uint64_t n) { return static_cast<double>(n) / window.seconds(); };
+  results.offered_rps = per_second(all.offered);
+  results.goodput_rps = per_second(all.good);
+  results.completed_rps = per_second(all.completed);
+  results.completed = all.completed;
+  results.expired = all.expired;
+  results.ttft_ms = PercentilesOf(all.ttft_ms);
+  results.tpot_ms = PercentilesOf(all.tpot_ms);
+  for (size_t i = 0; i < tenants.size(); ++i) {
+    Sums& sums = by_tenant[i];
+    results.per_tenant[tenants[i]] = {per_second(sums.offered),
+                                      per_second(sums.good),
+                                      sums.completed,
+                                      sums.refused,
+                                      sums.expired,
+                                      sums.tokens,
+                                      Percentile(sums.ttft_ms, 99)};
+  }
+  for (const auto& group : simulation.groups()) {
+    results.preemptions += group->totals().preemptions;
+    results.recomputed_tokens += group->totals().recomputed_tokens;
+  }
+  AddKv(simulation, window, results);
+  results.violations = simulation.violations();
+  results.event_hash = simulation.event_hash();
+  results.events = simulation.events();
+  return results;
+}
+
+std::string ToJson(const Results& r, uint64_t seed,
+                   const std::map<std::string, std::string>& options) {
+  auto percentiles = [](const Percentiles& p) {
+    return nlohmann::ordered_json{{"p50", p.p50}, {"p90", p.p90}, {"p99", p.p99}};
+  };
+  nlohmann::ordered_json json;
+  json["seed"] = seed;
+  json["options"] = options;
+  json["offered_rps"] = r.offered_rps;
+  json["capacity_rps"] = r.capacity_rps;
+  json["goodput_rps"] = r.goodput_rps;
+  json["completed_rps"] = r.completed_rps;
+  json["completed"] = r.completed;
+  json["refused"] = r.refused;
+  json["expired"] = r.expired;
+  json["ttft_ms"] = percentiles(r.ttft_ms);
+  json["tpot_ms"] = percentiles(r.tpot_ms);
+  json["preemptions"] = r.preemptions;
+  json["recomputed_tokens"] = r.recomputed_tokens;
+  json["kv_used_mean"] = r.kv_used_mean;
+  json["kv_reserved_mean"] = r.kv_reserved_mean;
+  auto& series = json["kv_series"] = nlohmann::ordered_json::array();
+  for (const KvSample& s : r.kv_samples) {
+    series.push_back({{"t_s", Seconds(s.at)},
+                      {"used", s.used_blocks},
+                      {"reserved", s.reserved_blocks},
+                      {"total", s.total_blocks},
+                      {"queued", s.queue_entries}});
+  }
+  auto& tenants = json["per_tenant"] = nlohmann::ordered_json::object();
+  for (const auto& [name, t] : r.per_tenant) {
+    tenants[name] = {{"offered_rps", t.offered_rps}, {"goodput_rps", t.goodput_rps},
+                     {"completed", t.completed},     {"refused", t.refused},
+                     {"expired", t.expired},         {"tokens", t.tokens},
+                     {"ttft_ms_p99", t.ttft_ms_p99}};
+  }
+  json["violations"] = r.violations;
+  json["event_hash"] = absl::StrFormat("%016x", r.event_hash);
+  json["wall_s"] = r.wall_s;
+  json["events"] = r.events;
+  return json.dump();
+}
+
+std::string ToText(const Results& r) {
+  std::string text = absl::StrFormat(
+      "offered %.2f requests/s, capacity %.2f\n"
+      "goodput %.2f requests/s, completed %.2f (%d)\n"
+      "TTFT ms p50 %.0f p90 %.0f p99 %.0f   TPOT ms p50 %.1f p90 %.1f p99 %.1f\n"
+      "expired %d, preemptions %d, recomputed tokens %d\n"
+      "KV used %.3f, reserved %.3f of all blocks\n",
+      r.offered_rps, r.capacity_rps, r.goodput_rps, r.completed_rps, r.completed, r.ttft_ms.p50,
+      r.ttft_ms.p90, r.ttft_ms.p99, r.tpot_ms.p50, r.tpot_ms.p90, r.tpot_ms.p99, r.expired,
+      r.preemptions, r.recomputed_tokens, r.kv_used_mean, r.kv_reserved_mean);
+  for (const auto& [reason, count] : r.refused) {
+    absl::StrAppend(&text, "refused ", reason, ": ", count, "\n");
+  }
+  if (r.per_tenant.size() > 1) {
+    for (const auto& [name, t] : r.per_tenant) {
+      absl::StrAppendFormat(&text, "tenant %-6s offered %.2f goodput %.2f refused %d expired %d\n",
+                            name, t.offered_rps, t.goodput_rps, t.refused, t.expired);
+    }
+  }
+  for (const std::string& violation : r.violations) {
+    absl::StrAppend(&text, "VIOLATION ", violation, "\n");
+  }
+  absl::StrAppendFormat(&text, "events %d in %.2f s, hash %016x\n", r.events, r.wall_s,
+                        r.event_hash);
+  return text;
+}
+
+}  // namespace kvern::sim

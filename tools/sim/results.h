@@ -1,0 +1,59 @@
+// What a run came to: counted over its window, printed as text or JSON.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tools/sim/simulation.h"
+
+namespace kvern::sim {
+
+struct Percentiles {
+  double p50 = 0;
+  double p90 = 0;
+  double p99 = 0;
+};
+
+struct TenantResults {
+  double offered_rps = 0;
+  double goodput_rps = 0;
+  uint64_t completed = 0;
+  uint64_t refused = 0;
+  uint64_t expired = 0;
+  uint64_t tokens = 0;  // prompt and output of what completed
+  double ttft_ms_p99 = 0;
+};
+
+struct Results {
+  double offered_rps = 0;
+  double capacity_rps = 0;  // 0: not asked for
+  double goodput_rps = 0;
+  double completed_rps = 0;
+  uint64_t completed = 0;
+  std::map<std::string, uint64_t> refused;  // by error code
+  uint64_t expired = 0;
+  Percentiles ttft_ms;
+  Percentiles tpot_ms;
+  uint64_t preemptions = 0;
+  uint64_t recomputed_tokens = 0;
+  double kv_used_mean = 0;  // shares of the blocks
+  double kv_reserved_mean = 0;
+  std::vector<KvSample> kv_samples;
+  std::map<std::string, TenantResults> per_tenant;
+  std::vector<std::string> violations;
+  uint64_t event_hash = 0;
+  uint64_t events = 0;
+  double wall_s = 0;
+};
+
+// Requests count where they end: those that end within [warm_up, duration).
+Results Collect(const Simulation& simulation, const std::vector<std::string>& tenants);
+
+// `options` is the run's command line, as pairs.
+std::string ToJson(const Results& results, uint64_t seed,
+                   const std::map<std::string, std::string>& options);
+std::string ToText(const Results& results);
+
+}  // namespace kvern::sim

@@ -1,0 +1,111 @@
+// What stands in for router/io: messages under way, the inbox, one turn of the router.
+#include <algorithm>
+#include <utility>
+
+#include "tools/sim/simulation.h"
+
+namespace kvern::sim {
+
+void Simulation::Disconnect(PeerId peer, bool lose_tail) {
+  network_.At(peer).open = false;
+  network_.At(peer).lose_tail = lose_tail;
+}
+
+void Simulation::ToRouter(PeerId peer, RouterEvent event) {
+  Time at = network_.ArrivalAtRouter(now(), peer);
+  uint64_t slot = to_router_.Put({peer, std::move(event)});
+  Schedule(at, EventKind::kRouterReceives, 0, slot);
+}
+
+void Simulation::RouterReceives(uint64_t slot) {
+  UpMessage up = to_router_.Take(slot);
+  const Connection& connection = network_.At(up.peer);
+  if (!connection.open && connection.lose_tail) return;
+  inbox_.push_back(std::move(up.event));
+  WakeRouter(now() + network_.rng().Between(0, options_.router_turn));
+}
+
+void Simulation::WakeRouter(Time at) {
+  if (at >= wake_at_) return;
+  wake_at_ = at;
+  Schedule(at, EventKind::kRouterTurn, 0, 0);
+}
+
+void Simulation::Turn() {
+  effects_.Clear();
+  for (RouterEvent& event : std::exchange(inbox_, {})) {
+    if (const auto* said = std::get_if<ClientSaid>(&event)) {
+      const auto* request = std::get_if<GenerateRequest>(&said->message);
+      if (request != nullptr) checker_.Arrived(now(), request->request_id);
+    }
+    router_.Step(now(), std::move(event), effects_);
+  }
+  router_.Flush(now(), effects_);
+  digest_.Add(static_cast<uint64_t>(now()));
+  digest_.Add(effects_);
+  CheckCheaply(effects_);
+  Emit(effects_);
+  wake_at_ = kTimeMax;
+  if (router_.NextDeadline() != kTimeMax) WakeRouter(std::max(now() + 1, router_.NextDeadline()));
+  if (options_.always_waiting > 0) KeepWaiting();
+}
+
+void Simulation::Emit(RouterEffects& effects) {
+  for (ToClient& to : effects.to_clients) Send(to.client, std::move(to.message));
+  for (ToWorker& to : effects.to_workers) Send(to.worker, std::move(to.message));
+  for (Tokenize& tokenize : effects.tokenize) AnswerTokenize(tokenize);
+}
+
+void Simulation::Send(PeerId peer, std::variant<RouterToClient, RouterToWorker> message) {
+  Time at = network_.ArrivalAtPeer(now(), peer);
+  uint64_t slot = to_peers_.Put({peer, std::move(message)});
+  Schedule(at, EventKind::kPeerReceives, 0, slot);
+}
+
+void Simulation::PeerReceives(uint64_t slot) {
+  DownMessage down = to_peers_.Take(slot);
+  const Connection& connection = network_.At(down.peer);
+  if (connection.open) {
+    if (connection.is_group) {
+      groups_[connection.owner]->Receive(down.peer, std::get<RouterToWorker>(down.message));
+    } else {
+      clients_[connection.owner]->Receive(std::get<RouterToClient>(down.message));
+    }
+    return;
+  }
+  // The socket may or may not have noticed yet.
+  if (!network_.rng().Chance(1, 2)) return;
+  if (connection.is_group) {
+    inbox_.push_back(WorkerUnreachable{down.peer});
+  } else {
+    inbox_.push_back(ClientUnreachable{down.peer});
+  }
+  WakeRouter(now() + 1);
+}
+
+void Simulation::AnswerTokenize(Tokenize& tokenize) {
+  std::string text;
+  if (auto* prompt = std::get_if<std::string>(&tokenize.input)) {
+    text = std::move(*prompt);
+  } else {
+    for (const ChatMessage& m : std::get<std::vector<ChatMessage>>(tokenize.input)) {
+      text += m.content;
+    }
+  }
+  Tokenized answer{tokenize.request_id, {}, ErrorCode::kNone, ""};
+  // One letter, one token.
+  for (char c : text) answer.ids.push_back(static_cast<uint32_t>(c - 'a') + 1);
+  if (load_rng_.Chance(1, 50)) {
+    answer.ids.clear();
+    answer.error = ErrorCode::kInvalidArgument;
+    answer.message = "ill-formed text";
+  }
+  bool slow = load_rng_.Chance(1, 20);
+  Duration delay = load_rng_.Between(50, slow ? 500'000 : 3'000) * kMicrosecond;
+  After(delay, [this, answer = std::move(answer)]() mutable {
+    inbox_.push_back(std::move(answer));
+    WakeRouter(now() + 1);
+  });
+}
+
+}  // namespace kvern::sim

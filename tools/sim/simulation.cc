@@ -1,0 +1,175 @@
+#include "tools/sim/simulation.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace kvern::sim {
+namespace {
+
+constexpr size_t kMaxViolations = 5;
+constexpr Duration kSampleEvery = kSecond;
+// Long enough for a drain, and for every lease and restart, once the load has stopped.
+constexpr Duration kDrain = 60 * kSecond;
+
+}  // namespace
+
+Simulation::Simulation(const SimOptions& options, Workload& workload,
+                       const TextFilterFactory* filters)
+    : options_(options),
+      workload_(workload),
+      load_rng_(Rng(options.seed).Fork(2)),
+      fault_rng_(Rng(options.seed).Fork(3)),
+      network_(options.min_delay, options.max_delay, Rng(options.seed).Fork(4)),
+      checker_(options, [this](const std::string& what) { Violate(what); }),
+      router_(options.router, options.seed, filters) {
+  for (uint32_t i = 0; i < options.groups; ++i) {
+    groups_.push_back(std::make_unique<SimGroup>(this, i, fault_rng_.Next()));
+  }
+  slots_.resize(workload.clients().size());
+}
+
+void Simulation::After(Duration delay, std::function<void()> action) {
+  Schedule(now() + delay, EventKind::kCall, 0, calls_.Put(std::move(action)));
+}
+
+void Simulation::AddClient(uint32_t slot) {
+  uint32_t tenant = workload_.clients()[slot];
+  auto index = static_cast<uint32_t>(clients_.size());
+  clients_.push_back(std::make_unique<SimClient>(this, index, tenant, workload_.tenants()[tenant]));
+  slots_[slot] = index;
+  clients_.back()->Start();
+}
+
+void Simulation::Handle(const Event& event) {
+  switch (event.kind) {
+    case EventKind::kCall:
+      return calls_.Take(event.value)();
+    case EventKind::kArrival:
+      return AskNext();
+    case EventKind::kRouterTurn:
+      if (event.at == wake_at_) Turn();
+      return;
+    case EventKind::kRouterReceives:
+      return RouterReceives(event.value);
+    case EventKind::kPeerReceives:
+      return PeerReceives(event.value);
+    case EventKind::kSample:
+      return Sample();
+    case EventKind::kClientKeepAlive:
+    case EventKind::kClientResumes:
+    case EventKind::kClientCancels:
+      return HandleClient(event);
+    case EventKind::kGroupStarts:
+    case EventKind::kGroupStepEnds:
+    case EventKind::kGroupHeartbeat:
+    case EventKind::kGroupResumes:
+      return HandleGroup(event);
+  }
+}
+
+void Simulation::HandleClient(const Event& event) {
+  SimClient& client = *clients_[event.index];
+  if (event.kind == EventKind::kClientKeepAlive) client.OnKeepAlive();
+  if (event.kind == EventKind::kClientResumes) client.OnResume();
+  if (event.kind == EventKind::kClientCancels) client.OnCancel(event.value);
+}
+
+void Simulation::HandleGroup(const Event& event) {
+  SimGroup& group = *groups_[event.index];
+  if (event.kind == EventKind::kGroupStarts) group.OnStart(event.value);
+  if (event.kind == EventKind::kGroupStepEnds) group.OnStepEnd(event.value);
+  if (event.kind == EventKind::kGroupHeartbeat) group.OnHeartbeat(event.value);
+  if (event.kind == EventKind::kGroupResumes) group.OnResume(event.value);
+}
+
+void Simulation::ScheduleNextAsk() {
+  next_ask_ = workload_.Next();
+  if (next_ask_) Schedule(std::max(now(), next_ask_->at), EventKind::kArrival, 0, 0);
+}
+
+void Simulation::AskNext() {
+  if (!load_on_) return;
+  Ask ask = *std::move(next_ask_);
+  clients_[slots_[ask.client]]->Ask(std::move(ask.request), ask.cancel_after);
+  ScheduleNextAsk();
+}
+
+void Simulation::KeepWaiting() {
+  // Those that were asked for and have not reached the queue yet count as waiting.
+  uint64_t started = 0;
+  for (const auto& group : groups_) {
+    if (group->scheduler() != nullptr) started += group->scheduler()->running();
+  }
+  while (load_on_ && checker_.open() < started + options_.always_waiting) {
+    std::optional<Ask> ask = workload_.Next();
+    if (!ask) return;
+    clients_[slots_[ask->client]]->Ask(std::move(ask->request), -1);
+  }
+}
+
+void Simulation::Sample() {
+  RouterStatus status = router_.Status(now());
+  KvSample sample;
+  sample.at = now();
+  sample.queue_entries = status.queue_entries;
+  for (const GroupStatus& group : status.groups) {
+    sample.used_blocks += group.used_blocks;
+    sample.reserved_blocks += group.reserved_blocks;
+    sample.total_blocks += group.total_blocks;
+  }
+  kv_samples_.push_back(sample);
+  if (load_on_) Schedule(now() + kSampleEvery, EventKind::kSample, 0, 0);
+}
+
+void Simulation::RunUntil(Time end) {
+  while (!queue_.empty() && queue_.NextTime() <= end && violations_.size() < kMaxViolations) {
+    Event event = queue_.Pop();
+    Handle(event);
+    if (queue_.executed() >= next_full_check_) CheckFully();
+  }
+}
+
+void Simulation::Run() {
+  for (auto& group : groups_) group->Start();
+  for (uint32_t slot = 0; slot < slots_.size(); ++slot) AddClient(slot);
+  Schedule(now() + kSampleEvery, EventKind::kSample, 0, 0);
+  if (options_.always_waiting == 0) ScheduleNextAsk();
+  RunUntil(options_.duration);
+  load_on_ = false;
+  if (violations_.empty()) FinishLiveness();
+  counters_ = router_.Status(now()).counters;
+}
+
+bool Simulation::Quiet() {
+  if (checker_.open() > 0) return false;
+  RouterStatus status = router_.Status(now());
+  uint64_t live = 0;
+  for (const GroupStatus& group : status.groups) {
+    live += group.live ? 1 : 0;
+    if (group.reserved_blocks != 0 || group.used_blocks != 0) return false;
+  }
+  return live == options_.groups && status.queue_entries == 0;
+}
+
+void Simulation::FinishLiveness() {
+  if (options_.cancel_at_end) {
+    for (auto& client : clients_) client->CancelAll();
+  }
+  Time last = now() + options_.healing;
+  while (now() < last && !Quiet() && violations_.empty()) {
+    Time next = std::min(last, now() + kSecond);
+    RunUntil(next);
+    if (queue_.empty()) break;
+  }
+  CheckEnd();
+  if (!violations_.empty()) return;
+  inbox_.push_back(BeginDrain{});
+  WakeRouter(now() + 1);
+  RunUntil(now() + kDrain);
+  bool left = std::all_of(groups_.begin(), groups_.end(), [](auto& g) { return g->left(); });
+  if (!left || !router_.Drained()) Violate("L1: the drain does not end");
+}
+
+}  // namespace kvern::sim

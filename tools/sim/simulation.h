@@ -1,0 +1,138 @@
+// One simulated service: the real Router and the real Schedulers, everything else made up, under
+// virtual time. First a phase with load and faults, in which nothing wrong may ever happen; then
+// both stop, and everything good must happen.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cluster/base/rng.h"
+#include "router/core/router.h"
+#include "tools/sim/checker.h"
+#include "tools/sim/client.h"
+#include "tools/sim/digest.h"
+#include "tools/sim/event_queue.h"
+#include "tools/sim/group.h"
+#include "tools/sim/network.h"
+#include "tools/sim/options.h"
+#include "tools/sim/workload.h"
+#include "tools/sim/world.h"
+
+namespace kvern::sim {
+
+// What the KV memory of all groups held at one moment.
+struct KvSample {
+  Time at = 0;
+  uint64_t used_blocks = 0;
+  uint64_t reserved_blocks = 0;
+  uint64_t total_blocks = 0;
+  uint64_t queue_entries = 0;
+};
+
+class Simulation : public World {
+ public:
+  // All outlive the simulation. `filters` may be null when no request reads text.
+  Simulation(const SimOptions& options, Workload& workload, const TextFilterFactory* filters);
+
+  // The whole run. Stops early when something is broken.
+  void Run();
+
+  const std::vector<std::string>& violations() const { return violations_; }
+  uint64_t event_hash() const { return digest_.hash(); }
+  uint64_t events() const { return queue_.executed(); }
+  const std::deque<Record>& records() const { return checker_.records(); }
+  const RouterCounters& counters() const { return counters_; }
+  const std::vector<std::unique_ptr<SimGroup>>& groups() const { return groups_; }
+  const std::vector<KvSample>& kv_samples() const { return kv_samples_; }
+
+  // ---- World
+  Time now() const override { return queue_.now(); }
+  const SimOptions& options() const override { return options_; }
+  Checker& checker() override { return checker_; }
+  void Schedule(Time at, EventKind kind, uint32_t index, uint64_t value) override {
+    queue_.Push(at, kind, index, value);
+  }
+  PeerId ConnectGroup(uint32_t owner) override { return network_.Connect(true, owner); }
+  PeerId ConnectClient(uint32_t owner) override { return network_.Connect(false, owner); }
+  void Disconnect(PeerId peer, bool lose_tail) override;
+  void ToRouter(PeerId peer, RouterEvent event) override;
+
+ private:
+  struct UpMessage {
+    PeerId peer = 0;
+    RouterEvent event;
+  };
+  struct DownMessage {
+    PeerId peer = 0;
+    std::variant<RouterToClient, RouterToWorker> message;
+  };
+
+  // ---- simulation.cc: events and phases
+  void Handle(const Event& event);
+  void HandleGroup(const Event& event);
+  void HandleClient(const Event& event);
+  void After(Duration delay, std::function<void()> action);
+  void AddClient(uint32_t slot);
+  void ScheduleNextAsk();
+  void AskNext();
+  void KeepWaiting();
+  void Sample();
+  void RunUntil(Time end);
+  bool Quiet();
+  void FinishLiveness();
+
+  // ---- router_loop.cc: what stands in for router/io
+  void WakeRouter(Time at);
+  void Turn();
+  void Emit(RouterEffects& effects);
+  void Send(PeerId peer, std::variant<RouterToClient, RouterToWorker> message);
+  void RouterReceives(uint64_t slot);
+  void PeerReceives(uint64_t slot);
+  void AnswerTokenize(Tokenize& tokenize);
+
+  // ---- invariants.cc: what must hold
+  void CheckCheaply(const RouterEffects& effects);
+  void CheckCommands(const ToWorker& to);
+  void CheckNotes(const std::vector<Note>& notes);
+  void CheckFully();
+  void CheckGroup(const GroupStatus& seen);
+  void CheckWaiting();
+  void CheckEnd();
+  void Violate(const std::string& what);
+
+  const SimOptions& options_;
+  Workload& workload_;
+  EventQueue queue_;
+  Rng load_rng_;
+  Rng fault_rng_;
+  Network network_;
+  Digest digest_;
+  Checker checker_;
+  Router router_;
+  RouterEffects effects_;
+
+  std::vector<std::unique_ptr<SimGroup>> groups_;
+  std::vector<std::unique_ptr<SimClient>> clients_;  // all that ever were
+  std::vector<uint32_t> slots_;                      // [workload's clients] who plays it now
+  Slab<UpMessage> to_router_;
+  Slab<DownMessage> to_peers_;
+  Slab<std::function<void()>> calls_;
+  std::vector<RouterEvent> inbox_;
+  Time wake_at_ = kTimeMax;
+  std::optional<Ask> next_ask_;
+  bool load_on_ = true;
+
+  std::map<std::string, uint64_t> known_groups_;  // name -> blocks, since it first was complete
+  std::map<std::string, uint64_t> losses_;        // name -> how often the router lost it
+  std::vector<RequestId> waiting_;                // accepted, and last seen in the queue
+  uint64_t next_full_check_ = 0;                  // in events
+  std::vector<KvSample> kv_samples_;
+  RouterCounters counters_;
+  std::vector<std::string> violations_;
+};
+
+}  // namespace kvern::sim

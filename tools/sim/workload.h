@@ -1,0 +1,31 @@
+// Who asks for what, and when.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cluster/base/time.h"
+#include "schemas/messages.h"
+
+namespace kvern::sim {
+
+struct Ask {
+  Time at = 0;
+  uint32_t client = 0;         // below the number of clients
+  GenerateRequest request;     // without its id
+  Duration cancel_after = -1;  // < 0: never
+};
+
+class Workload {
+ public:
+  virtual ~Workload() = default;
+  virtual const std::vector<std::string>& tenants() const = 0;
+  // [clients] the tenant of each.
+  virtual const std::vector<uint32_t>& clients() const = 0;
+  // The next request, in order of time; absent: there is none left.
+  virtual std::optional<Ask> Next() = 0;
+};
+
+}  // namespace kvern::sim
