@@ -50,17 +50,33 @@ std::string CheckShape(const SchedulerConfig& config, const Dispatch& dispatch) 
   return error;
 }
 
-// The router's ledger should have kept these from coming up.
+// The largest worst case among the accepted requests of class standard.
+uint64_t LargestStandard(const GroupState& state) {
+  uint64_t largest = 0;
+  auto visit = [&](const Request* request) {
+    if (request->dispatch.service_class != ServiceClass::kStandard) return;
+    largest = std::max(largest, request->reserved);
+  };
+  if (state.reserved == state.reserved_by_class) return 0;
+  std::for_each(state.started.begin(), state.started.end(), visit);
+  std::for_each(state.waiting.begin(), state.waiting.end(), visit);
+  return largest;
+}
+
+// The router's ledger should have kept these from coming up. The worst cases of the guaranteed
+// requests and of any one standard request fit into the pool together, so that the oldest of those
+// can always finish.
 std::string CheckRoom(const GroupState& state, const Dispatch& dispatch) {
   uint64_t needed =
       BlocksNeeded(dispatch.prompt.size(), dispatch.sampling.max_tokens, dispatch.n, kBlockSize);
-  if (needed > state.config.num_blocks - state.reserved) {
-    return absl::StrCat("needs ", needed, " blocks, ", state.reserved, " of ",
-                        state.config.num_blocks, " are reserved");
+  uint64_t taken = state.reserved_by_class;
+  if (dispatch.service_class == ServiceClass::kGuaranteed) taken += LargestStandard(state);
+  if (needed > state.config.num_blocks - taken) {
+    return absl::StrCat("needs ", needed, " blocks, ", taken, " of ", state.config.num_blocks,
+                        " are reserved");
   }
-  if (dispatch.n > state.config.max_sequences - state.running) {
-    return absl::StrCat("needs ", dispatch.n, " sequences, ", state.running, " of ",
-                        state.config.max_sequences, " run");
+  if (dispatch.n > state.config.max_sequences) {
+    return absl::StrCat("needs ", dispatch.n, " sequences, there are ", state.config.max_sequences);
   }
   return "";
 }
@@ -73,6 +89,9 @@ std::optional<Nack> CheckDispatch(const GroupState& state, const Dispatch& dispa
   };
   if (state.requests.Find(dispatch.request_id) != nullptr) {
     return refuse(ErrorCode::kInternal, "the request runs already");
+  }
+  if (dispatch.service_class == ServiceClass::kBatch) {
+    return refuse(ErrorCode::kUnsupportedParameter, "class batch is not built");
   }
   if (dispatch.sampling.prompt_logprobs) {
     return refuse(ErrorCode::kUnsupportedParameter, "prompt_logprobs is not supported");

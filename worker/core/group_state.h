@@ -1,8 +1,9 @@
 // All that the scheduler of one group remembers between calls, shared by its parts: admission
-// (scheduler.cc) and the making of a step (step_builder.cc).
+// (scheduler.cc), who has blocks (room.cc) and the making of a step (step_builder.cc).
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <vector>
 
@@ -13,6 +14,8 @@
 
 namespace kvern {
 
+// Every request is in exactly one of `started`, `waiting` and `waiting_guaranteed`; each is ordered
+// by age, oldest first.
 struct GroupState {
   explicit GroupState(const SchedulerConfig& config_in)
       : config(config_in), pool(config_in.num_blocks) {}
@@ -20,17 +23,44 @@ struct GroupState {
   SchedulerConfig config;
   BlockPool pool;
   IdMap<RequestId, std::unique_ptr<Request>> requests;
-  std::vector<Request*> order;     // all requests, oldest first
+  std::vector<Request*> started;
+  std::deque<Request*> waiting;             // standard: not started yet, or preempted
+  std::deque<Request*> waiting_guaranteed;  // by class: until the next plan, as a rule
+  uint64_t next_age = 0;
   std::vector<Sequence*> by_slot;  // null: free, or released and not yet announced
   std::vector<Slot> free_slots;    // last freed at the end
-  std::vector<Slot> to_release;    // of sequences that are over; the next plan says so
+  std::vector<Slot> to_release;    // of sequences that are over or preempted; the next plan says so
+
   std::vector<PlanRow> in_flight;  // rows of the plan that is not committed yet
+  size_t decodes_in_flight = 0;    // leading rows of it that are decodes
   bool plan_in_flight = false;
+  Time planned_at = 0;
   uint64_t step_id = 0;       // of the newest plan
   uint64_t samples_hash = 0;  // of the newest committed step
-  uint64_t reserved = 0;      // sum over requests
-  uint32_t running = 0;       // live choices of all requests
 
+  uint64_t reserved = 0;           // sum over requests
+  uint64_t reserved_by_class = 0;  // of it, those of class guaranteed
+  uint64_t owed = 0;               // of it, started ones that are guaranteed: never taken from them
+  uint64_t committed = 0;          // sum over started requests; at most the pool
+  uint32_t running = 0;            // live choices of all requests
+  uint32_t not_started = 0;        // of them, those of requests that wait
+
+  Duration step_time = 0;  // totals, see StepReport
+  uint64_t prefill_tokens = 0;
+  uint64_t preemptions = 0;
+  uint64_t recomputed_tokens = 0;
+
+  std::vector<Sequence*> prefills;  // scratch of StepBuilder, kept for its memory
+  std::vector<uint32_t> chunks;
+  std::vector<size_t> shortest;
+
+  // Null: there is none.
+  const Request* Oldest() const;
+  // Puts a request that does not hold blocks into its list.
+  void AddWaiting(Request& request);
+  // A free block for one of the request's tables. REQUIRES: it holds fewer than it is committed.
+  BlockId Allocate(Request& request);
+  void Unref(Request& request, BlockId block);
   // Frees the blocks of a live sequence and schedules the release of its slot.
   void DropSequence(Sequence& sequence);
   // Removes choice `index` of `request.live`; the request too, when that was its last one.

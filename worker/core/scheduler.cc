@@ -7,6 +7,7 @@
 #include "cluster/capacity/kv_budget.h"
 #include "worker/core/admission.h"
 #include "worker/core/group_state.h"
+#include "worker/core/room.h"
 #include "worker/core/step_builder.h"
 
 namespace kvern {
@@ -24,21 +25,23 @@ void Scheduler::Accept(Time /*now*/, const Dispatch& dispatch, WorkerEffects& ef
   }
   auto request = std::make_unique<Request>();
   request->dispatch = dispatch;
+  request->age = state_->next_age++;
+  request->guaranteed = dispatch.service_class == ServiceClass::kGuaranteed;
   request->reserved =
       BlocksNeeded(dispatch.prompt.size(), dispatch.sampling.max_tokens, dispatch.n, kBlockSize);
   for (uint32_t choice : UnfinishedChoices(dispatch)) {
     auto sequence = std::make_unique<Sequence>();
     sequence->request = request.get();
     sequence->choice = choice;
-    if (!dispatch.emitted.empty()) {
-      sequence->output = static_cast<uint32_t>(dispatch.emitted[choice].size());
-    }
+    if (!dispatch.emitted.empty()) sequence->output = std::move(request->dispatch.emitted[choice]);
     request->live.push_back(std::move(sequence));
   }
+  request->dispatch.emitted.clear();
   request->forked = request->live.size() == 1;
   state_->reserved += request->reserved;
+  if (request->guaranteed) state_->reserved_by_class += request->reserved;
   state_->running += static_cast<uint32_t>(request->live.size());
-  state_->order.push_back(request.get());
+  state_->AddWaiting(*request);
   state_->requests.Insert(dispatch.request_id, std::move(request));
 }
 
@@ -55,14 +58,23 @@ void Scheduler::Cancel(Time /*now*/, const CancelDispatch& cancel, WorkerEffects
   }
 }
 
-bool Scheduler::Plan(Time /*now*/, StepPlan& plan) { return StepBuilder(*state_, plan).Build(); }
+bool Scheduler::Plan(Time now, StepPlan& plan) {
+  KVERN_CHECK(!state_->plan_in_flight) << "step " << state_->step_id << " was not committed";
+  if (state_->running == 0) return false;
+  RoomMaker(*state_).Make();
+  StepBuilder(*state_, plan).Build();
+  state_->planned_at = now;
+  return true;
+}
 
-void Scheduler::Commit(Time /*now*/, const StepResult& result, WorkerEffects& effects) {
+void Scheduler::Commit(Time now, const StepResult& result, WorkerEffects& effects) {
   GroupState& state = *state_;
   KVERN_CHECK(state.plan_in_flight);
   KVERN_CHECK_EQ(result.step_id, state.step_id);
   state.plan_in_flight = false;
   state.samples_hash = SamplesHash(result);
+  Count(now);
+  effects.runs.reserve(effects.runs.size() + result.samples.size());
   size_t next_sample = 0;
   for (const PlanRow& row : state.in_flight) {
     const SampledToken* sample = nullptr;
@@ -87,18 +99,30 @@ void Scheduler::Commit(Time /*now*/, const StepResult& result, WorkerEffects& ef
   state.in_flight.clear();
 }
 
+void Scheduler::Count(Time now) {
+  GroupState& state = *state_;
+  state.step_time += now - state.planned_at;
+  for (size_t i = state.decodes_in_flight; i < state.in_flight.size(); ++i) {
+    const PlanRow& row = state.in_flight[i];
+    state.prefill_tokens += row.count;
+    const Sequence* sequence = state.by_slot[row.slot];
+    if (sequence == nullptr || sequence->lost <= row.start) continue;
+    state.recomputed_tokens += std::min(row.count, sequence->lost - row.start);
+  }
+}
+
 bool Scheduler::TakeToken(Sequence& sequence, const SampledToken& sample, WorkerEffects& effects) {
   const Dispatch& dispatch = sequence.request->dispatch;
   TokenRun run;
   run.request_id = dispatch.request_id;
   run.epoch = dispatch.epoch;
   run.choice = sequence.choice;
-  run.position = sequence.output;
+  run.position = static_cast<uint32_t>(sequence.output.size());
   run.token_ids = {sample.token_id};
   if (dispatch.sampling.logprobs) run.logprobs = {sample.logprob};
   sequence.decoding = true;
-  ++sequence.output;
-  run.finish_reason = FinishOf(dispatch, sample.token_id, sequence.output, run.stop_reason);
+  sequence.output.push_back(sample.token_id);
+  run.finish_reason = FinishOf(dispatch, sample.token_id, sequence.output.size(), run.stop_reason);
   bool over = run.finish_reason != FinishReason::kNone;
   effects.runs.push_back(std::move(run));
   return over;
@@ -113,16 +137,28 @@ void Scheduler::SettleTail(Request& request, Sequence& sequence) {
     if (sibling.get() == &sequence || !sibling->tail_settled) continue;
     BlockId shared = sibling->table[tail];
     state_->pool.Ref(shared);
-    state_->pool.Unref(sequence.table[tail]);
+    state_->Unref(request, sequence.table[tail]);
     sequence.table[tail] = shared;
     sequence.announced = std::min(sequence.announced, tail);
     return;
   }
 }
 
+void Scheduler::FillReport(StepReport& report) const {
+  report.used_blocks = used_blocks();
+  report.reserved_blocks = reserved_blocks();
+  report.running = running();
+  report.waiting = waiting();
+  report.step_us = static_cast<uint64_t>(state_->step_time / kMicrosecond);
+  report.prefill_tokens = state_->prefill_tokens;
+  report.preemptions = state_->preemptions;
+  report.recomputed_tokens = state_->recomputed_tokens;
+}
+
 uint64_t Scheduler::used_blocks() const { return state_->pool.used(); }
 uint64_t Scheduler::reserved_blocks() const { return state_->reserved; }
 uint32_t Scheduler::running() const { return state_->running; }
+uint32_t Scheduler::waiting() const { return state_->not_started; }
 bool Scheduler::idle() const { return state_->running == 0; }
 
 }  // namespace kvern

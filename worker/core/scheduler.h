@@ -4,11 +4,23 @@
 //
 // Invariants (Audit, after every step in tests):
 //  - free + held = total blocks; a block is held by exactly the sequences whose tables name it;
-//  - a request's blocks never exceed BlocksNeeded(prompt, max_tokens, n), what the router reserved;
-//  - every running decode gets a row in every plan; prefill takes what is left of the token budget;
+//  - a request's blocks never exceed BlocksNeeded(prompt, max_tokens, n), its worst case;
+//  - the worst cases of all guaranteed requests, and of any one standard request that has started,
+//    fit into the pool together: what guaranteed ones are still owed is free or can be taken from
+//    standard ones, and the oldest request can always finish;
+//  - every started decode gets a row in every plan; prefill takes what is left of the token budget;
 //  - of what is left, 1/kNewcomerShare goes to the prompts with the fewest tokens to compute, the
 //    rest oldest first (what one side cannot use, the other gets), so that a short prompt never
 //    waits for a long one.
+//
+// Service classes. *Guaranteed*: never preempted, starts at the next plan. *Standard*: takes blocks
+// as it grows; starts, oldest first, when what is free beside what guaranteed requests are still
+// owed covers its tokens and one more; those behind wait. When a started request needs a block and
+// none is free, the standard request with the fewest tokens to redo is preempted (of equals the
+// younger; perhaps the needy one itself; never the oldest of the group): it loses all its blocks
+// and slots, keeps its tokens and waits in its old place, to compute them again. A request
+// preempted kMaxPreemptions times counts as guaranteed: it starts when its whole worst case fits,
+// and keeps it.
 #pragma once
 
 #include <cstdint>
@@ -23,12 +35,14 @@ namespace kvern {
 // A quarter: with a budget of 512, a prompt of up to 128 tokens takes one step beside a long one.
 inline constexpr uint32_t kNewcomerShare = 4;
 
+inline constexpr uint32_t kMaxPreemptions = 2;
+
 struct SchedulerConfig {
   uint64_t num_blocks = 0;
   uint32_t max_batch_tokens = 512;  // decodes and prefill chunks of one step
-  uint32_t max_sequences = 256;  // slots: live choices at once. A choice needs a block of its own,
-                                 // so with num_blocks slots the blocks always run out first.
-  uint32_t max_sample_rows = 256;  // tokens drawn in one step: bounds the logits in memory
+  uint32_t max_sequences = 256;     // slots: started choices at once. A choice needs a block of its
+                                    // own, so with num_blocks slots the blocks run out first.
+  uint32_t max_sample_rows = 256;   // tokens drawn in one step: bounds the logits in memory
   uint32_t max_seq_len = 0;
   uint32_t vocab_size = 0;
 };
@@ -50,8 +64,9 @@ class Scheduler {
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
 
-  // Takes a dispatch, or refuses it with a Nack: its worst case does not fit beside the worst cases
-  // of what already runs, it is malformed, or its request already runs.
+  // Takes a dispatch, or refuses it with a Nack: it is malformed, its request already runs, its
+  // class is not built, or its worst case does not fit beside those of the guaranteed requests (one
+  // that is guaranteed itself must fit beside the largest of the standard ones, too).
   void Accept(Time now, const Dispatch& dispatch, WorkerEffects& effects);
 
   // Stops a choice or all choices; unknown requests and other epochs are ignored. Blocks are free
@@ -65,15 +80,22 @@ class Scheduler {
   // Takes the tokens drawn in the plan's step: appends, finishes choices, frees blocks.
   void Commit(Time now, const StepResult& result, WorkerEffects& effects);
 
+  // Fills the report's counts and totals: all but what it is about (group, step, command) and what
+  // effects hold.
+  void FillReport(StepReport& report) const;
+
   uint64_t used_blocks() const;      // held by sequences
-  uint64_t reserved_blocks() const;  // worst cases of the accepted requests
-  uint32_t running() const;          // sequences
+  uint64_t reserved_blocks() const;  // worst cases of the accepted requests; may exceed the pool
+  uint32_t running() const;          // sequences that are not over, those that wait included
+  uint32_t waiting() const;          // of them, those without blocks: not started, or preempted
   bool idle() const;                 // nothing accepted is unfinished
 
   // Dies if an invariant is broken.
   void Audit() const;
 
  private:
+  // Adds the step's rows to the totals.
+  void Count(Time now);
   // Moves a choice that completed the prompt's last block onto a sibling's
   // (Request::ends_on_block).
   void SettleTail(Request& request, Sequence& sequence);

@@ -16,26 +16,55 @@ struct Request;
 struct Sequence {
   Request* request = nullptr;
   uint32_t choice = 0;
-  std::optional<Slot> slot;    // set once a plan has told the ranks of it
-  std::vector<BlockId> table;  // blocks of tokens [0, table.size() * kBlockSize)
-  uint32_t announced = 0;      // leading entries of `table` that the ranks have
-  uint32_t output = 0;         // tokens of the choice so far, earlier epochs included
-  uint32_t computed = 0;       // leading tokens whose keys and values the ranks have computed
-  bool decoding = false;       // has drawn a token in this epoch
-  bool tail_settled = false;   // see Request::ends_on_block
+  std::optional<Slot> slot;      // set once a plan has told the ranks of it
+  std::vector<BlockId> table;    // blocks of tokens [0, table.size() * kBlockSize)
+  uint32_t announced = 0;        // leading entries of `table` that the ranks have
+  std::vector<uint32_t> output;  // tokens of the choice so far, earlier epochs included
+  uint32_t computed = 0;         // leading tokens whose keys and values the ranks have computed
+  uint32_t lost = 0;             // leading tokens that were computed once and then preempted
+  bool decoding = false;         // has drawn a token since it last got its blocks
+  bool tail_settled = false;     // see Request::ends_on_block
 
   uint32_t length() const;  // known tokens: prompt and output
   uint32_t remaining() const { return length() - computed; }
 };
 
 struct Request {
-  Dispatch dispatch;
-  uint64_t reserved = 0;  // blocks, by BlocksNeeded
-  bool forked = false;    // every live choice has its own slot; with n = 1 from the start
+  Dispatch dispatch;        // `emitted` is moved to the sequences
+  uint64_t age = 0;         // in order of acceptance: the smallest is the oldest
+  uint64_t reserved = 0;    // worst case in blocks, by BlocksNeeded
+  bool guaranteed = false;  // by its class, or because it was preempted often enough
+  bool started = false;     // has blocks, or their promise; else it waits
+  uint64_t committed = 0;   // blocks that nobody else can take, held or not; 0 while it waits
+  uint64_t held = 0;        // blocks in its tables, each counted once
+  uint32_t preemptions = 0;
+  bool forked = false;  // every live choice has its own slot; with n = 1 from the start
   std::vector<std::unique_ptr<Sequence>>
       live;  // ascending choices; before the fork only the first runs
 
   uint32_t prompt_tokens() const { return static_cast<uint32_t>(dispatch.prompt.size()); }
+
+  // The blocks with which every live choice can compute all its tokens, and a choice that has not
+  // drawn yet the token after them too (so that a start is worth its prefill). Never more than
+  // `reserved`: a live choice has fewer than max_tokens tokens.
+  uint64_t BlocksToGoOn() const {
+    uint64_t shared = prompt_tokens() / kBlockSize;
+    uint64_t blocks = shared;
+    for (const std::unique_ptr<Sequence>& sequence : live) {
+      uint64_t tokens = uint64_t{sequence->length()} + (sequence->decoding ? 0 : 1);
+      blocks += (tokens + kBlockSize - 1) / kBlockSize - shared;
+    }
+    return blocks;
+  }
+
+  // Tokens that must be computed again if the request loses its blocks.
+  uint64_t TokensToRedo() const {
+    if (!forked) return live[0]->computed;
+    uint64_t tokens = 0;
+    for (const std::unique_ptr<Sequence>& sequence : live) tokens += sequence->computed;
+    // Their common prefix is computed once.
+    return tokens - (live.size() - 1) * (prompt_tokens() - 1);
+  }
 
   // The prompt is computed once up to its last token; each choice then runs that token itself, so
   // that all draw from the same logits. When the prompt fills its last block, that token lies in a
@@ -46,6 +75,8 @@ struct Request {
   bool ends_on_block() const { return dispatch.n > 1 && prompt_tokens() % kBlockSize == 0; }
 };
 
-inline uint32_t Sequence::length() const { return request->prompt_tokens() + output; }
+inline uint32_t Sequence::length() const {
+  return request->prompt_tokens() + static_cast<uint32_t>(output.size());
+}
 
 }  // namespace kvern

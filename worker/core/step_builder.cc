@@ -20,7 +20,7 @@ uint32_t LongestChunk(const Sequence& sequence) {
 // Calls `visit` for every sequence that has work, oldest request first, then by choice.
 template <typename Visit>
 void ForEachRunnable(const GroupState& state, Visit visit) {
-  for (Request* request : state.order) {
+  for (Request* request : state.started) {
     size_t count = request->forked ? request->live.size() : 1;
     for (size_t i = 0; i < count; ++i) visit(*request->live[i]);
   }
@@ -28,13 +28,17 @@ void ForEachRunnable(const GroupState& state, Visit visit) {
 
 }  // namespace
 
-bool StepBuilder::Build() {
-  KVERN_CHECK(!state_.plan_in_flight) << "step " << state_.step_id << " was not committed";
-  if (state_.running == 0) return false;
-  plan_ = StepPlan();
+void StepBuilder::Build() {
+  plan_.starts.clear();  // One by one: the vectors keep their memory.
+  plan_.forks.clear();
+  plan_.appends.clear();
+  plan_.copies.clear();
+  plan_.rows.clear();
+  plan_.stop = false;
   plan_.step_id = ++state_.step_id;
   plan_.previous_samples_hash = state_.samples_hash;
   plan_.releases.swap(state_.to_release);
+  state_.to_release.clear();
   state_.free_slots.insert(state_.free_slots.end(), plan_.releases.begin(), plan_.releases.end());
   tokens_left_ = state_.config.max_batch_tokens;
   samples_left_ = state_.config.max_sample_rows;
@@ -44,11 +48,10 @@ bool StepBuilder::Build() {
   KVERN_CHECK(!plan_.rows.empty());
   state_.in_flight = plan_.rows;
   state_.plan_in_flight = true;
-  return true;
 }
 
 void StepBuilder::Fork() {
-  for (Request* request : state_.order) {
+  for (Request* request : state_.started) {
     if (request->forked) continue;
     if (request->live[0]->computed + 1 == request->prompt_tokens()) ForkRequest(*request);
   }
@@ -61,7 +64,7 @@ void StepBuilder::ForkRequest(Request& request) {
   uint32_t whole = base.computed / kBlockSize;
   for (size_t i = 1; i < request.live.size(); ++i) {
     Sequence& sequence = *request.live[i];
-    if (sequence.output > 0) {
+    if (!sequence.output.empty()) {
       StartSequence(sequence);  // It brings its own tokens of an earlier epoch.
     } else {
       plan_.forks.push_back({*base.slot, NewSlot(sequence), sequence.choice});
@@ -73,7 +76,7 @@ void StepBuilder::ForkRequest(Request& request) {
       sequence.table.push_back(base.table[k]);
     }
     if (base.computed % kBlockSize != 0) {
-      BlockId copy = state_.pool.Allocate();
+      BlockId copy = state_.Allocate(request);
       sequence.table.push_back(copy);
       plan_.copies.push_back({base.table[whole], copy});
     }
@@ -87,10 +90,7 @@ void StepBuilder::StartSequence(Sequence& sequence) {
   start.slot = NewSlot(sequence);
   start.tokens = dispatch.prompt;
   start.prompt_tokens = sequence.request->prompt_tokens();
-  if (!dispatch.emitted.empty()) {
-    const std::vector<uint32_t>& emitted = dispatch.emitted[sequence.choice];
-    start.tokens.insert(start.tokens.end(), emitted.begin(), emitted.end());
-  }
+  start.tokens.insert(start.tokens.end(), sequence.output.begin(), sequence.output.end());
   start.choice = sequence.choice;
   start.sampling = dispatch.sampling;
   start.eos_ids = dispatch.eos_ids;
@@ -117,11 +117,13 @@ void StepBuilder::AddDecodes() {
   ForEachRunnable(state_, [&](Sequence& sequence) {
     if (sequence.decoding) AddRow(sequence, 1);
   });
+  state_.decodes_in_flight = plan_.rows.size();
 }
 
-std::vector<uint32_t> StepBuilder::SharePrefill(const std::vector<Sequence*>& waiting,
-                                                uint32_t budget) const {
-  std::vector<uint32_t> counts(waiting.size(), 0);
+void StepBuilder::SharePrefill(uint32_t budget) {
+  const std::vector<Sequence*>& waiting = state_.prefills;
+  std::vector<uint32_t>& counts = state_.chunks;
+  counts.assign(waiting.size(), 0);
   auto give = [&](size_t i, uint32_t& left) {
     uint32_t count = std::min(LongestChunk(*waiting[i]) - counts[i], left);
     counts[i] += count;
@@ -131,22 +133,25 @@ std::vector<uint32_t> StepBuilder::SharePrefill(const std::vector<Sequence*>& wa
   uint32_t oldest_first = budget - share;
   for (size_t i = 0; i < waiting.size(); ++i) give(i, oldest_first);
 
-  std::vector<size_t> shortest(waiting.size());
+  std::vector<size_t>& shortest = state_.shortest;
+  shortest.resize(waiting.size());
   for (size_t i = 0; i < waiting.size(); ++i) shortest[i] = i;
   std::stable_sort(shortest.begin(), shortest.end(), [&](size_t a, size_t b) {
     return waiting[a]->remaining() < waiting[b]->remaining();
   });
   uint32_t shortest_first = share + oldest_first;
   for (size_t i : shortest) give(i, shortest_first);
-  return counts;
 }
 
 void StepBuilder::AddPrefills() {
-  std::vector<Sequence*> waiting;
+  std::vector<Sequence*>& waiting = state_.prefills;
+  waiting.clear();
   ForEachRunnable(state_, [&](Sequence& sequence) {
     if (!sequence.decoding) waiting.push_back(&sequence);
   });
-  std::vector<uint32_t> counts = SharePrefill(waiting, tokens_left_);
+  if (waiting.empty()) return;
+  SharePrefill(tokens_left_);
+  std::vector<uint32_t>& counts = state_.chunks;
   for (size_t i = 0; i < waiting.size(); ++i) {
     // A chunk that would draw a token beyond the step's limit of draws stops one token short.
     if (counts[i] == waiting[i]->remaining() && samples_left_ == 0) --counts[i];
@@ -157,7 +162,9 @@ void StepBuilder::AddPrefills() {
 void StepBuilder::AddRow(Sequence& sequence, uint32_t count) {
   if (!sequence.slot) StartSequence(sequence);
   uint32_t end = sequence.computed + count;
-  while (sequence.table.size() * kBlockSize < end) sequence.table.push_back(state_.pool.Allocate());
+  while (sequence.table.size() * kBlockSize < end) {
+    sequence.table.push_back(state_.Allocate(*sequence.request));
+  }
   AnnounceBlocks(sequence);
   bool sample = end == sequence.length();
   plan_.rows.push_back({*sequence.slot, sequence.computed, count, sample});

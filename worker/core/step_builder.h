@@ -11,8 +11,9 @@ class StepBuilder {
   // Both outlive the builder, which is used for one step.
   StepBuilder(GroupState& state, StepPlan& plan) : state_(state), plan_(plan) {}
 
-  // Fills the plan and marks it in flight. False, and nothing is changed, when no sequence is live.
-  bool Build();
+  // Fills the plan and marks it in flight. REQUIRES: something has started, and every started
+  // request is committed the blocks of its rows (RoomMaker).
+  void Build();
 
  private:
   // Splits every request whose prompt is complete but for its last token into its choices.
@@ -21,8 +22,8 @@ class StepBuilder {
   void StartSequence(Sequence& sequence);
   Slot NewSlot(Sequence& sequence);
 
-  // How many tokens each prefilling sequence gets of `budget`, in the order of `waiting`.
-  std::vector<uint32_t> SharePrefill(const std::vector<Sequence*>& waiting, uint32_t budget) const;
+  // Sets state.chunks: how many tokens each of state.prefills gets of `budget`.
+  void SharePrefill(uint32_t budget);
   void AddDecodes();
   void AddPrefills();
   void AddRow(Sequence& sequence, uint32_t count);

@@ -81,9 +81,7 @@ absl::Status LeaderLoop::Report() {
   report.group_incarnation = config_.group_incarnation;
   report.step_id = step_id_;
   report.acked_command = acked_command_;
-  report.used_blocks = scheduler_->used_blocks();
-  report.reserved_blocks = scheduler_->reserved_blocks();
-  report.running = scheduler_->running();
+  scheduler_->FillReport(report);
   report.runs = std::exchange(effects_.runs, {});
   report.nacks = std::exchange(effects_.nacks, {});
   last_report_ = MonotonicNow();

@@ -82,8 +82,11 @@ std::string SchedulerScript::Run(const std::string& line) {
   }
   if (command == "show") {
     out_ << "used " << scheduler_->used_blocks() << ", reserved " << scheduler_->reserved_blocks()
-         << ", running " << scheduler_->running() << (scheduler_->idle() ? ", idle" : "") << "\n";
+         << ", running " << scheduler_->running();
+    if (scheduler_->waiting() > 0) out_ << ", waiting " << scheduler_->waiting();
+    out_ << (scheduler_->idle() ? ", idle" : "") << "\n";
   }
+  if (command == "totals") Totals();
   scheduler_->Audit();
   return out_.str();
 }
@@ -99,6 +102,13 @@ void SchedulerScript::Config(const Words& words) {
   scheduler_ = std::make_unique<Scheduler>(config);
 }
 
+void SchedulerScript::Totals() {
+  StepReport report;
+  scheduler_->FillReport(report);
+  out_ << report.preemptions << " preemptions, " << report.prefill_tokens << " tokens of prefill, "
+       << report.recomputed_tokens << " of them again\n";
+}
+
 void SchedulerScript::Accept(const std::string& name, const Words& words) {
   auto [id, is_new] = ids_.try_emplace(name, RequestId{0, ids_.size() + 1});
   Dispatch dispatch;
@@ -106,6 +116,8 @@ void SchedulerScript::Accept(const std::string& name, const Words& words) {
   dispatch.epoch = Number(words, "epoch", 0);
   dispatch.prompt.assign(Number(words, "prompt", 1), Number(words, "token", 7));
   dispatch.n = Number(words, "n", 1);
+  if (words.count("standard") > 0) dispatch.service_class = ServiceClass::kStandard;
+  if (words.count("batch") > 0) dispatch.service_class = ServiceClass::kBatch;
   dispatch.sampling.max_tokens = Number(words, "max", 4);
   dispatch.sampling.ignore_eos = words.count("ignore_eos") > 0;
   dispatch.eos_ids = {Number(words, "eos", 0)};

@@ -1,12 +1,13 @@
 // Runs a scheduler by a script of text lines and shows what it does as text.
 //
 //   config blocks=N [budget=N] [slots=N] [samples=N] [seq=N]  a new scheduler
-//   accept ID prompt=N [max=N] [n=N] [epoch=N] [emitted=A,B/C] [eos=N] [stop=N] [ignore_eos] [...]
+//   accept ID [standard] prompt=N [max=N] [n=N] [epoch=N] [emitted=A,B/C] [eos=N] [stop=N] [...]
 //   cancel ID [epoch=N] [choice=N]
 //   plan                        prints the plan
-//   commit [TOKEN ...]          the drawn tokens, one for each row that draws; prints what is
-//   reported step [TOKEN ...]            plan and commit; the last token given stands for all
-//   further rows show                        prints the counts
+//   commit [TOKEN ...]          the drawn tokens, one for each row that draws; prints the report
+//   step [TOKEN ...]            plan and commit; the last token stands for all further rows
+//   show                        prints the counts
+//   totals                      prints what was preempted and computed since the start
 #pragma once
 
 #include <map>
@@ -29,6 +30,7 @@ class SchedulerScript {
   void Config(const Words& words);
   void Accept(const std::string& name, const Words& words);
   void Cancel(const std::string& name, const Words& words);
+  void Totals();
   void Plan();
   void Commit(std::vector<uint32_t> tokens, bool repeat_last);
   void PrintRun(const TokenRun& run);

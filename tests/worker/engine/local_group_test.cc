@@ -22,6 +22,7 @@ struct Shape {
   uint32_t world = 1;
   uint32_t max_batch_tokens = 512;
   int threads = 1;
+  uint64_t kv_blocks = 400;
 };
 
 std::shared_ptr<const Checkpoint> OpenModel(const std::string& name) {
@@ -35,13 +36,14 @@ RankConfig ConfigOf(const Shape& shape) {
   config.world = shape.world;
   config.threads = shape.threads;
   config.kv_dtype = DType::kF32;
-  config.kv_blocks = 400;
+  config.kv_blocks = shape.kv_blocks;
   config.max_batch_tokens = shape.max_batch_tokens;
   return config;
 }
 
-// Runs the requests together and returns what they said.
-Answers RunGroup(const Shape& shape, const std::vector<Dispatch>& requests) {
+// Runs the requests together and returns what they said; `last` is set to the last report.
+Answers RunGroup(const Shape& shape, const std::vector<Dispatch>& requests,
+                 StepReport* last = nullptr) {
   MessageBox box;
   absl::Status end;
   auto group = LocalGroup::Open(
@@ -50,13 +52,14 @@ Answers RunGroup(const Shape& shape, const std::vector<Dispatch>& requests) {
       [&](absl::Status status) { end = status; });
   EXPECT_TRUE(group.ok()) << group.status();
   EXPECT_EQ((*group)->joins().size(), shape.world);
-  (*group)->Start(GroupStart{1, 5, 400, "", 10000});
+  (*group)->Start(GroupStart{1, 5, shape.kv_blocks, "", 10000});
   (*group)->Push(Commands{5, 1, requests, {}, true});
   Answers answers;
   while (true) {
     WorkerToRouter message = box.Take();
     if (std::holds_alternative<Leave>(message)) break;
     const StepReport& report = std::get<StepReport>(message);
+    if (last != nullptr) *last = report;
     for (const Nack& nack : report.nacks) ADD_FAILURE() << nack.message;
     for (const TokenRun& run : report.runs) {
       Tokens& tokens = answers[{run.request_id.low, run.choice}];
@@ -170,6 +173,34 @@ TEST_P(SameTokens, ALaterEpochGoesOn) {
   }
   EXPECT_EQ(rest_of_first, Tokens(first.begin() + 7, first.end()));
   EXPECT_EQ(all_of_second, second);
+}
+
+// A pool that is too small for all: who is preempted computes its tokens again and goes on with the
+// same ones, whatever its sampler had counted before.
+TEST_P(SameTokens, PreemptedInASmallPool) {
+  Shape shape;
+  shape.world = GetParam();
+  std::vector<Dispatch> requests;
+  for (uint32_t i = 0; i < 10; ++i) {
+    requests.push_back(Request(i + 1, Prompt(10 + i * 7 % 40, i), 50, i % 3 == 0 ? 0.0f : 1.0f));
+    requests.back().service_class = ServiceClass::kStandard;
+    if (i % 4 == 1) requests.back().n = 3;
+    if (i % 2 == 1) requests.back().sampling.repetition_penalty = 1.3f;
+    if (i % 3 == 2) requests.back().sampling.frequency_penalty = 0.7f;
+    if (i % 5 == 2) requests.back().sampling.top_p = 0.8f;
+  }
+  StepReport last;
+  Answers expected = RunGroup(shape, requests, &last);
+  ASSERT_EQ(expected.size(), 10u + 3u * 2u);
+  EXPECT_EQ(last.preemptions, 0u);
+  EXPECT_EQ(last.recomputed_tokens, 0u);
+  shape.kv_blocks = 20;
+  EXPECT_EQ(RunGroup(shape, requests, &last), expected);
+  EXPECT_GE(last.preemptions, 5u);
+  EXPECT_GE(last.recomputed_tokens, 100u);
+  EXPECT_GT(last.prefill_tokens, last.recomputed_tokens);
+  EXPECT_GT(last.step_us, 0u);
+  EXPECT_EQ(last.waiting, 0u);
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, SameTokens, ::testing::Values(1u, 2u));
