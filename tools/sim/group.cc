@@ -198,9 +198,7 @@ void SimGroup::Report() {
   report.group_incarnation = incarnation_;
   report.step_id = step_id_;
   report.acked_command = acked_;
-  report.used_blocks = scheduler_->used_blocks();
-  report.reserved_blocks = scheduler_->reserved_blocks();
-  report.running = scheduler_->running();
+  scheduler_->FillReport(report);
   report.runs = std::exchange(effects_.runs, {});
   report.nacks = std::exchange(effects_.nacks, {});
   report.step_us = step_us_;
