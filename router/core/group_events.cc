@@ -6,10 +6,23 @@
 #include "router/core/router_impl.h"
 
 namespace kvern::router {
+namespace {
+
+std::string AbsentRanks(const Group& group, Duration waited) {
+  std::string absent;
+  for (size_t rank = 0; rank < group.peers.size(); ++rank) {
+    if (group.peers[rank] == 0) absl::StrAppend(&absent, absent.empty() ? "" : ", ", rank);
+  }
+  return absl::StrCat("of ", group.peers.size(), " ranks these did not join within ",
+                      waited / kSecond, " s: ", absent);
+}
+
+}  // namespace
 
 void RouterImpl::OnJoin(PeerId peer, Join join) {
   if (draining_) return RefusePeer(peer, "the router is draining");
   Group* speaks_for = groups_.FindByPeer(peer);
+  Group* group = groups_.FindByName(join.group);
   if (speaks_for != nullptr) {
     bool again = speaks_for->name == join.group &&
                  speaks_for->incarnation == join.group_incarnation &&
@@ -17,12 +30,11 @@ void RouterImpl::OnJoin(PeerId peer, Join join) {
     if (again) return;  // said twice
     return LoseGroup(*speaks_for, "one connection joined twice", /*tell=*/true);
   }
-  Group* group = groups_.FindByName(join.group);
   std::string fault = JoinFault(config_, join);
   bool stray = group != nullptr && group->incarnation != join.group_incarnation &&
                (group->complete() || group->state == GroupState::kJoining);
   if (!fault.empty() && stray) return RefusePeer(peer, fault);  // it replaces nobody
-  if (group == nullptr) group = groups_.Add(join.group);
+  if (group == nullptr) group = AddGroup(join.group);
   if (group == nullptr) return RefusePeer(peer, absl::StrCat("there are ", kMaxGroups, " groups"));
   if (join.group_incarnation == group->previous && group->previous != group->incarnation) {
     return RefusePeer(peer, "this incarnation of the group was replaced");
@@ -64,6 +76,7 @@ void RouterImpl::BeginIncarnation(Group& group, const Join& join) {
   uint32_t world = std::clamp(join.world, 1u, kMaxRanks);
   group.ranks.assign(world, Join{});
   group.peers.assign(world, 0);
+  SetGroupTimer(group, now_ + config_.join_timeout);
 }
 
 void RouterImpl::RefusePeer(PeerId peer, std::string reason) {
@@ -78,6 +91,7 @@ void RouterImpl::RefuseGroup(Group& group, std::string reason) {
   groups_.UnmapPeers(group);
   group.state = GroupState::kRefused;
   group.refusal = std::move(reason);
+  SetGroupTimer(group, now_ + config_.group_memory);
 }
 
 void RouterImpl::StartGroup(Group& group) {
@@ -93,8 +107,7 @@ void RouterImpl::StartGroup(Group& group) {
   group.report = StepReport{};
   group.drift = 0;
   group.last_report = now_;
-  group.lease_at = now_ + config_.group_lease;
-  timers_.Add({group.lease_at, TimerKind::kGroup, 0, group.number});
+  SetGroupTimer(group, now_ + config_.group_lease);
 
   GroupStart start;
   start.router_incarnation = config_.router_incarnation;
@@ -124,21 +137,44 @@ void RouterImpl::OnLeave(PeerId peer, const Leave& message) {
   }
   EndStreams(*group, "left");
   AddNote(false, "group_left", {{"group", group->name}});
-  timers_.Remove({group->lease_at, TimerKind::kGroup, 0, group->number});
+  SetGroupTimer(*group, kTimeMax);
   groups_.Remove(*group);
   RecheckQueue();
 }
 
 void RouterImpl::OnGroupTimer(const Timer& timer) {
   Group& group = *groups_.FindByNumber(timer.low);
+  group.timer_at = kTimeMax;
+  if (group.dead()) return ForgetGroup(group);
+  if (group.state == GroupState::kJoining) {
+    return RefuseGroup(group, AbsentRanks(group, config_.join_timeout));
+  }
   Duration silent = now_ - group.last_report;
   if (silent >= config_.group_lease) {
-    group.lease_at = kTimeMax;
     return LoseGroup(group, absl::StrCat("no report for ", silent / kMillisecond, " ms"),
                      /*tell=*/true);
   }
-  group.lease_at = group.last_report + config_.group_lease;
-  timers_.Add({group.lease_at, TimerKind::kGroup, 0, group.number});
+  SetGroupTimer(group, group.last_report + config_.group_lease);
+}
+
+void RouterImpl::SetGroupTimer(Group& group, Time at) {
+  if (group.timer_at != kTimeMax) {
+    timers_.Remove({group.timer_at, TimerKind::kGroup, 0, group.number});
+  }
+  group.timer_at = at;
+  if (at != kTimeMax) timers_.Add({at, TimerKind::kGroup, 0, group.number});
+}
+
+void RouterImpl::ForgetGroup(Group& group) {
+  AddNote(false, "group_forgotten", {{"group", group.name}});
+  SetGroupTimer(group, kTimeMax);
+  groups_.Remove(group);
+  RecheckQueue();
+}
+
+Group* RouterImpl::AddGroup(const std::string& name) {
+  if (Group* dead = groups_.Surplus()) ForgetGroup(*dead);
+  return groups_.Add(name);
 }
 
 void RouterImpl::LoseGroup(Group& group, const std::string& reason, bool tell) {
@@ -154,11 +190,10 @@ void RouterImpl::LoseGroup(Group& group, const std::string& reason, bool tell) {
   groups_.UnmapPeers(group);
   if (group.complete()) {
     ++counters_.lost_groups;
-    timers_.Remove({group.lease_at, TimerKind::kGroup, 0, group.number});
-    group.lease_at = kTimeMax;
     EndStreams(group, "was lost");
   }
   group.state = GroupState::kLost;
+  SetGroupTimer(group, now_ + config_.group_memory);
 }
 
 void RouterImpl::EndStreams(Group& group, const std::string& reason) {

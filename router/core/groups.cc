@@ -27,7 +27,6 @@ Group* GroupTable::FindByPeer(PeerId peer) {
 }
 
 Group* GroupTable::Add(const std::string& name) {
-  ForgetTheDead();
   if (groups_.size() >= kMaxGroups) return nullptr;
   auto group = std::make_unique<Group>();
   group->number = next_number_++;
@@ -36,14 +35,14 @@ Group* GroupTable::Add(const std::string& name) {
   return groups_.back().get();
 }
 
-void GroupTable::ForgetTheDead() {
+Group* GroupTable::Surplus() {
   auto never_was = [](const auto& group) { return group->dead() && group->total_blocks == 0; };
   if (std::ranges::count_if(groups_, never_was) >= kMaxFailedStarts) {
-    groups_.erase(std::ranges::find_if(groups_, never_was));
+    return std::ranges::find_if(groups_, never_was)->get();
   }
-  if (groups_.size() < kMaxGroups) return;
+  if (groups_.size() < kMaxGroups) return nullptr;
   auto oldest = std::ranges::find_if(groups_, [](const auto& group) { return group->dead(); });
-  if (oldest != groups_.end()) groups_.erase(oldest);
+  return oldest == groups_.end() ? nullptr : oldest->get();
 }
 
 void GroupTable::Remove(Group& group) {

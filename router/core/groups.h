@@ -47,7 +47,7 @@ struct Group {
   uint64_t acked = 0;
   bool drain_sent = false;
   Time last_report = 0;
-  Time lease_at = kTimeMax;  // of its entry in Timers
+  Time timer_at = kTimeMax;  // of its entry in Timers: what is due depends on the state
   StepReport report;         // the last, without runs and nacks
   int64_t drift = 0;
 
@@ -71,8 +71,10 @@ class GroupTable {
   // The group that `peer` is a rank of, or null.
   Group* FindByPeer(PeerId peer);
 
-  // The dead make room: one that was never complete when there are kMaxFailedStarts, any when the
-  // table is full. Null: it is full of the living.
+  // The dead that must make room for another group: one that was never complete when there are
+  // kMaxFailedStarts, any when the table is full. Null: none.
+  Group* Surplus();
+  // Null: the table is full.
   Group* Add(const std::string& name);
   // REQUIRES: nothing runs on it.
   void Remove(Group& group);
@@ -90,8 +92,6 @@ class GroupTable {
   uint64_t MostFree() const;  // of the live groups
 
  private:
-  void ForgetTheDead();
-
   std::vector<std::unique_ptr<Group>> groups_;
   IdMap<PeerId, Group*> by_peer_;
   uint64_t next_number_ = 1;

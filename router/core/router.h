@@ -59,6 +59,11 @@ struct RouterConfig {
   Duration client_lease =
       3 * kSecond;  // a client with open requests that is silent this long is gone
   Duration group_lease = 10 * kSecond;  // likewise a group's leader
+  // From the first rank of a start to the last: large models take minutes. Ends before the ten
+  // minutes that a rank waits by itself, so that those who wait hear which ranks are absent.
+  Duration join_timeout = 570 * kSecond;
+  // A group that is dead this long does not come back: its size no longer counts.
+  Duration group_memory = 600 * kSecond;
   Incarnation router_incarnation = 0;
 };
 

@@ -106,6 +106,9 @@ class RouterImpl {
   void OnGroupDown(const GroupDown& message);
   void OnLeave(PeerId peer, const Leave& message);
   void OnGroupTimer(const Timer& timer);
+  void SetGroupTimer(Group& group, Time at);
+  void ForgetGroup(Group& group);
+  Group* AddGroup(const std::string& name);
   // The group's processes count as dead. With `tell`, its ranks are told to exit, in case they are
   // not.
   void LoseGroup(Group& group, const std::string& reason, bool tell);
