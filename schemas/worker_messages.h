@@ -26,7 +26,8 @@ struct StartupPhase {
 // group must agree in build, fingerprint, model and world, or the group is refused.
 struct Join {
   std::string group;
-  Incarnation group_incarnation = 0;  // same for all ranks of one start of the group
+  // The same for all ranks of one start of the group; 0: the router numbers its starts.
+  Incarnation group_incarnation = 0;
   uint32_t rank = 0;
   uint32_t world = 0;
   std::string build;  // program version

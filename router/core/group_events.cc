@@ -23,6 +23,7 @@ void RouterImpl::OnJoin(PeerId peer, Join join) {
   if (draining_) return RefusePeer(peer, "the router is draining");
   Group* speaks_for = groups_.FindByPeer(peer);
   Group* group = groups_.FindByName(join.group);
+  if (join.group_incarnation == 0) NumberStart(group, speaks_for, join);
   if (speaks_for != nullptr) {
     bool again = speaks_for->name == join.group &&
                  speaks_for->incarnation == join.group_incarnation &&
@@ -62,6 +63,19 @@ void RouterImpl::OnJoin(PeerId peer, Join join) {
   uint32_t rank = join.rank;
   group->ranks[rank] = std::move(join);
   if (++group->joined == group->peers.size()) StartGroup(*group);
+}
+
+void RouterImpl::NumberStart(const Group* group, const Group* speaks_for, Join& join) {
+  bool same = group != nullptr && (group == speaks_for || group->state == GroupState::kJoining);
+  if (same) {
+    join.group_incarnation = group->incarnation;
+    return;
+  }
+  do {
+    join.group_incarnation = rng_.Next();
+  } while (join.group_incarnation == 0 ||
+           (group != nullptr && (join.group_incarnation == group->incarnation ||
+                                 join.group_incarnation == group->previous)));
 }
 
 void RouterImpl::BeginIncarnation(Group& group, const Join& join) {

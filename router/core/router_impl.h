@@ -99,6 +99,8 @@ class RouterImpl {
 
   // ---- group_events.cc
   void OnJoin(PeerId peer, Join join);
+  // A rank that nobody numbered belongs to the start that gathers, or begins the next one.
+  void NumberStart(const Group* group, const Group* speaks_for, Join& join);
   void BeginIncarnation(Group& group, const Join& join);
   void RefuseGroup(Group& group, std::string reason);
   void RefusePeer(PeerId peer, std::string reason);
