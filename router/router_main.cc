@@ -65,6 +65,7 @@ Settings ParseCommandLine(int argc, char** argv) {
                 &settings.ready_fd, 0, 1 << 20);
   options.String("ready-file", "PATH", "file that appears when ready", &settings.ready_file);
   options.Logging();
+  options.AlsoFromEnvironment();
   options.ParseOrExit(argc, argv);
   auto usage_error = [](const std::string& message) {
     std::fprintf(stderr, "kvern-router: %s\n", message.c_str());

@@ -5,7 +5,6 @@
 
 #include <cstdio>
 #include <cstdlib>
-#include <random>
 #include <string>
 
 #include "cluster/base/clock.h"
@@ -17,6 +16,7 @@
 #include "worker/engine/rank.h"
 #include "worker/engine/rank_link.h"
 #include "worker/engine/rank_options.h"
+#include "worker/engine/worker_place.h"
 
 namespace kvern {
 namespace {
@@ -29,11 +29,9 @@ constexpr Duration kMeetTimeout = 30 * kSecond;
 struct WorkerConfig {
   RankOptions rank_options;
   RankConfig rank_config;  // what they mean
-  std::string router;
-  int64_t rank = -1;
-  int64_t world = -1;
+  WorkerPlace place;
   std::string group = "group-0";
-  int64_t group_incarnation = -1;
+  int64_t group_incarnation = 0;  // 0: the router's to choose
   std::string model_name;
 };
 
@@ -42,69 +40,39 @@ struct WorkerConfig {
   std::exit(2);
 }
 
-// The first of the environment's variables that is set, else `otherwise`.
-int64_t FromEnvironment(std::initializer_list<const char*> names, int64_t max, int64_t otherwise) {
-  for (const char* name : names) {
-    const char* text = std::getenv(name);
-    if (text == nullptr) continue;
-    absl::StatusOr<int64_t> value = ParseInteger(text, 0, max);
-    if (!value.ok()) UsageError(absl::StrCat(name, ": ", value.status().message()));
-    return *value;
-  }
-  return otherwise;
-}
-
 void Complete(WorkerConfig& config) {
-  if (config.router.empty()) UsageError("--router: needed (see --help)");
-  if (config.rank < 0) {
-    config.rank = FromEnvironment(
-        {"RANK", "LWS_WORKER_INDEX", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"}, kMaxRanks,
-        0);
-  }
-  if (config.world < 0) {
-    config.world = FromEnvironment(
-        {"WORLD_SIZE", "LWS_GROUP_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"},
-        kMaxRanks, 1);
-  }
-  if (config.world < 1) UsageError("--world: 0, allowed: 1 to 64");
-  if (config.rank >= config.world) {
-    UsageError(absl::StrCat("--rank: ", config.rank, ", allowed: 0 to ", config.world - 1));
-  }
-  if (config.group_incarnation < 0) {
-    if (config.world > 1) {
-      UsageError("--group-incarnation: needed, the same number for all ranks of one start");
-    }
-    config.group_incarnation = static_cast<int64_t>(std::random_device()() >> 1);
-  }
-  absl::StatusOr<RankConfig> rank = ToRankConfig(config.rank_options, config.world);
+  absl::Status placed =
+      CompletePlace([](const char* name) { return std::getenv(name); }, config.place);
+  if (!placed.ok()) UsageError(std::string(placed.message()));
+  absl::StatusOr<RankConfig> rank = ToRankConfig(config.rank_options, config.place.world);
   if (!rank.ok()) UsageError(std::string(rank.status().message()));
   config.rank_config = *rank;
-  config.rank_config.rank = static_cast<uint32_t>(config.rank);
-  config.rank_config.world = static_cast<uint32_t>(config.world);
+  config.rank_config.rank = static_cast<uint32_t>(config.place.rank);
+  config.rank_config.world = static_cast<uint32_t>(config.place.world);
 }
 
 WorkerConfig ParseCommandLine(int argc, char** argv) {
   WorkerConfig config;
   Options options("kvern-worker",
                   "kvern-worker --router tcp://… --model PATH [--rank R --world N --group NAME]");
-  options.String("router", "ENDPOINT", "the router's endpoint for workers", &config.router);
+  options.AlsoFromEnvironment();
+  options.String("router", "ENDPOINT",
+                 "the router's for workers (default: MASTER_ADDR, MASTER_PORT)",
+                 &config.place.router);
   options.Custom("rank", "R", "this rank (default: RANK and the like, or 0)",
                  [&](std::string_view text) -> absl::Status {
-                   KVERN_ASSIGN_OR_RETURN(config.rank, ParseInteger(text, 0, kMaxRanks - 1));
+                   KVERN_ASSIGN_OR_RETURN(config.place.rank, ParseInteger(text, 0, kMaxRanks - 1));
                    return absl::OkStatus();
                  });
   options.Custom("world", "N", "ranks of the group (default: WORLD_SIZE and the like, or 1)",
                  [&](std::string_view text) -> absl::Status {
-                   KVERN_ASSIGN_OR_RETURN(config.world, ParseInteger(text, 1, kMaxRanks));
+                   KVERN_ASSIGN_OR_RETURN(config.place.world, ParseInteger(text, 1, kMaxRanks));
                    return absl::OkStatus();
                  });
   options.String("group", "NAME", "the group's name", &config.group);
-  options.Custom("group-incarnation", "N", "the same for all ranks of one start of the group",
-                 [&](std::string_view text) -> absl::Status {
-                   KVERN_ASSIGN_OR_RETURN(config.group_incarnation,
-                                          ParseInteger(text, 0, INT64_MAX));
-                   return absl::OkStatus();
-                 });
+  options.Count("group-incarnation", "N",
+                "the same for all ranks of one start of the group (0: the router counts)",
+                &config.group_incarnation, 0, INT64_MAX);
   options.String("model-name", "NAME", "served name (empty: the file's)", &config.model_name);
   AddRankOptions(options, config.rank_options);
   options.Logging();
@@ -125,10 +93,10 @@ struct Meeting {
 
 absl::StatusOr<std::unique_ptr<Communicator>> Meet(const WorkerConfig& config, Meeting& meeting,
                                                    const GroupStart& start) {
-  if (config.world == 1) return std::move(NewLocalGroup(1)[0]);
+  if (config.place.world == 1) return std::move(NewLocalGroup(1)[0]);
   if (meeting.host != nullptr) return meeting.host->Accept(kMeetTimeout);
-  return ConnectShm(start.rendezvous, static_cast<int>(config.rank), static_cast<int>(config.world),
-                    kMeetTimeout);
+  return ConnectShm(start.rendezvous, static_cast<int>(config.place.rank),
+                    static_cast<int>(config.place.world), kMeetTimeout);
 }
 
 absl::StatusOr<std::unique_ptr<Rank>> OpenRank(const WorkerConfig& config) {
@@ -143,12 +111,12 @@ absl::StatusOr<std::unique_ptr<Rank>> OpenRank(const WorkerConfig& config) {
 
 absl::Status RunWorker(const WorkerConfig& config) {
   // First, so that the connection stands when everything is loaded.
-  KVERN_ASSIGN_OR_RETURN(std::unique_ptr<RankLink> link, RankLink::Connect(config.router));
+  KVERN_ASSIGN_OR_RETURN(std::unique_ptr<RankLink> link, RankLink::Connect(config.place.router));
   KVERN_ASSIGN_OR_RETURN(std::unique_ptr<Rank> rank, OpenRank(config));
   Meeting meeting;
   Join join = rank->join();
-  if (config.world > 1 && config.rank == 0) {
-    KVERN_ASSIGN_OR_RETURN(meeting.host, ShmHost::Listen(static_cast<int>(config.world)));
+  if (config.place.world > 1 && config.place.rank == 0) {
+    KVERN_ASSIGN_OR_RETURN(meeting.host, ShmHost::Listen(static_cast<int>(config.place.world)));
     join.rendezvous = meeting.host->rendezvous();
   }
   join.group = config.group;
@@ -159,7 +127,7 @@ absl::Status RunWorker(const WorkerConfig& config) {
   join.pid = static_cast<uint32_t>(getpid());
   KVERN_RETURN_IF_ERROR(link->SendJoin(join));
   KVERN_ASSIGN_OR_RETURN(GroupStart start, link->AwaitStart(kStartTimeout));
-  if (start.group_incarnation != join.group_incarnation) {
+  if (join.group_incarnation != 0 && start.group_incarnation != join.group_incarnation) {
     return Internal("the router started incarnation ", start.group_incarnation, ", this is ",
                     join.group_incarnation);
   }
@@ -168,8 +136,8 @@ absl::Status RunWorker(const WorkerConfig& config) {
   comm->SetTimeout(start.lease_ms * kMillisecond);
   rank->SetCommunicator(std::move(comm));
   Log(LogLevel::kInfo, "rank_started",
-      {{"group", config.group}, {"rank", config.rank}, {"kv_blocks", start.kv_blocks}});
-  return rank->Run(start, config.rank == 0 ? link.get() : nullptr);
+      {{"group", config.group}, {"rank", config.place.rank}, {"kv_blocks", start.kv_blocks}});
+  return rank->Run(start, config.place.rank == 0 ? link.get() : nullptr);
 }
 
 int Main(int argc, char** argv) {
@@ -177,7 +145,7 @@ int Main(int argc, char** argv) {
   absl::Status status = RunWorker(config);
   if (status.ok()) return 0;
   std::fprintf(stderr, "kvern-worker: %s rank %d: %s\n", config.group.c_str(),
-               static_cast<int>(config.rank), std::string(status.message()).c_str());
+               static_cast<int>(config.place.rank), std::string(status.message()).c_str());
   return 1;
 }
 

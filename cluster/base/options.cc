@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_join.h"
 #include "cluster/base/check.h"
 #include "cluster/base/log.h"
@@ -46,6 +47,13 @@ bool ParseWithUnit(std::string_view text, const Unit (&units)[N], uint64_t* valu
            *value <= static_cast<uint64_t>(INT64_MAX);
   }
   return false;
+}
+
+// "kv-memory" -> "KVERN_KV_MEMORY"
+std::string VariableOf(const std::string& name) {
+  std::string variable = absl::StrCat("KVERN_", absl::AsciiStrToUpper(name));
+  std::replace(variable.begin(), variable.end(), '-', '_');
+  return variable;
 }
 
 }  // namespace
@@ -148,6 +156,11 @@ void Options::Logging() {
   Choice("log-format", {"text", "json"}, "form of the log lines on stderr", &log_format_);
 }
 
+void Options::Exclusive(std::string first, std::string second) {
+  KVERN_CHECK(Find(first) != nullptr && Find(second) != nullptr) << first << " " << second;
+  exclusive_.emplace_back(std::move(first), std::move(second));
+}
+
 Options::Entry* Options::Find(std::string_view name) {
   for (Entry& entry : entries_) {
     if (entry.name == name) return &entry;
@@ -190,7 +203,47 @@ absl::Status Options::Parse(const std::vector<std::string>& arguments,
     absl::Status parsed = entry->parse(value);
     if (!parsed.ok()) return InvalidArgument("--", entry->name, ": ", parsed.message());
   }
+  return CheckExclusive();
+}
+
+absl::Status Options::CheckExclusive() const {
+  for (const auto& [first, second] : exclusive_) {
+    if (!Given(first) || !Given(second)) continue;
+    return InvalidArgument("--", second, ": not together with --", first);
+  }
   return absl::OkStatus();
+}
+
+// The command line gives what excludes it.
+bool Options::Silenced(const Entry& entry) const {
+  for (const auto& [first, second] : exclusive_) {
+    if (entry.name == first && Given(second)) return true;
+    if (entry.name == second && Given(first)) return true;
+  }
+  return false;
+}
+
+absl::Status Options::ParseEnvironment(const Lookup& lookup) {
+  std::vector<Entry*> open;
+  for (Entry& entry : entries_) {
+    if (!entry.given && !Silenced(entry)) open.push_back(&entry);
+  }
+  for (Entry* entry : open) {
+    std::string variable = VariableOf(entry->name);
+    const char* value = lookup(variable.c_str());
+    if (value == nullptr || *value == '\0') continue;
+    if (entry->value_name.empty()) {
+      std::string_view word = value;
+      if (word != "0" && word != "1") {
+        return InvalidArgument(variable, ": '", ToAbsl(word), "', allowed: 0, 1");
+      }
+      if (word == "0") continue;
+    }
+    absl::Status parsed = entry->parse(value);
+    if (!parsed.ok()) return InvalidArgument(variable, ": ", parsed.message());
+    entry->given = true;
+  }
+  return CheckExclusive();
 }
 
 void KeepStandardDescriptors() {
@@ -216,6 +269,8 @@ void Options::ParseOrExit(int argc, char** argv, std::vector<std::string>* posit
     }
   }
   absl::Status parsed = Parse(arguments, positional);
+  if (parsed.ok() && environment_)
+    parsed = ParseEnvironment([](const char* n) { return std::getenv(n); });
   if (!parsed.ok()) {
     std::fprintf(stderr, "%s: %s\n", program_.c_str(), std::string(parsed.message()).c_str());
     std::exit(2);
@@ -237,6 +292,10 @@ std::string Options::Help() const {
     absl::StrAppend(&help, left[i], std::string(pad + 2, ' '), entries_[i].help, "\n");
   }
   absl::StrAppend(&help, "  --help, --version\n");
+  if (environment_) {
+    absl::StrAppend(&help, "Also from the environment, where the command line does not say it: --",
+                    entries_[0].name, " as ", VariableOf(entries_[0].name), " and so on.\n");
+  }
   return help;
 }
 

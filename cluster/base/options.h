@@ -10,6 +10,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "cluster/base/status.h"
@@ -53,16 +54,27 @@ class Options {
   // Registers --log-level and --log-format and remembers to call InitLog after parsing.
   void Logging();
 
+  // Of the two only one may be given. One on the command line silences the other's variable.
+  void Exclusive(std::string first, std::string second);
+
+  // ParseOrExit reads the environment, too; --help says so.
+  void AlsoFromEnvironment() { environment_ = true; }
+
   // Refuses unknown options, missing and extra values and repeated options.
   // Positional arguments are refused unless `positional` is given.
   absl::Status Parse(const std::vector<std::string>& arguments,
                      std::vector<std::string>* positional = nullptr);
 
+  // Options that Parse did not find, from KVERN_ and their name: --kv-memory is KVERN_KV_MEMORY. A
+  // flag's value is 1 or 0. An empty variable counts as none. Errors name the variable.
+  using Lookup = std::function<const char*(const char*)>;  // as std::getenv
+  absl::Status ParseEnvironment(const Lookup& lookup);
+
   // Parse for main(): prints help or version and exits 0, or the error and exits 2. Keeps the
   // standard descriptors.
   void ParseOrExit(int argc, char** argv, std::vector<std::string>* positional = nullptr);
 
-  // True if the option was given on the command line.
+  // True if the option was given, on the command line or in the environment.
   bool Given(std::string_view name) const;
 
   std::string Help() const;
@@ -75,12 +87,17 @@ class Options {
     std::function<absl::Status(std::string_view)> parse;
     bool given = false;
   };
+  using Pair = std::pair<std::string, std::string>;
 
   Entry* Find(std::string_view name);
+  bool Silenced(const Entry& entry) const;
+  absl::Status CheckExclusive() const;
 
   std::string program_;
   std::string usage_;
   std::vector<Entry> entries_;
+  std::vector<Pair> exclusive_;
+  bool environment_ = false;
   bool logging_ = false;
   std::string log_level_ = "info";
   std::string log_format_ = "text";

@@ -101,12 +101,6 @@ void Append(std::vector<std::string>& argv, const std::vector<PassedOption>& opt
 // What the options must agree on, and the defaults that depend on how many ranks share this host.
 void Complete(const Options& options, const std::vector<PassedOption>& both, LaunchConfig* config) {
   if (config->model.empty()) UsageError("--model: needed (see --help)");
-  if (options.Given("kv-memory") && options.Given("kv-blocks")) {
-    UsageError("--kv-blocks: not together with --kv-memory");
-  }
-  if (options.Given("ready-fd") && options.Given("ready-file")) {
-    UsageError("--ready-file: not together with --ready-fd");
-  }
   if (config->ready_fd >= 0 && fcntl(static_cast<int>(config->ready_fd), F_GETFD) < 0) {
     UsageError(absl::StrCat("--ready-fd: '", config->ready_fd, "' is not an open descriptor"));
   }
@@ -163,7 +157,11 @@ LaunchConfig ParseLaunchConfig(int argc, char** argv) {
          [](std::string_view text) { return ParseLogLevel(text).status(); });
   Passed(options, "log-format", "FORMAT", "text or json (default text)", &both,
          [](std::string_view text) { return ParseLogFormat(text).status(); });
+  options.Exclusive("kv-memory", "kv-blocks");
+  options.Exclusive("ready-fd", "ready-file");
+  options.AlsoFromEnvironment();
   options.ParseOrExit(argc, argv);
+  unsetenv("KVERN_READY_FILE");  // this program's to write, not the router's
   Complete(options, both, &config);
   StartLog(both, &config);
   return config;

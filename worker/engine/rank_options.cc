@@ -38,13 +38,11 @@ void AddRankOptions(Options& options, RankOptions& target) {
                 65536);
   options.Flag("batch-invariant", "same bytes in any batch; always so on the CPU",
                &target.batch_invariant);
+  options.Exclusive("kv-memory", "kv-blocks");
 }
 
 absl::StatusOr<RankConfig> ToRankConfig(const RankOptions& options, int64_t ranks) {
   if (options.model.empty()) return InvalidArgument("--model: needed (see --help)");
-  if (options.kv_blocks > 0 && options.kv_memory_bytes > 0) {
-    return InvalidArgument("--kv-blocks: not together with --kv-memory");
-  }
   RankConfig config;
   config.threads = static_cast<int>(options.threads > 0 ? options.threads : DefaultThreads(ranks));
   config.weights = WeightsByName(options.weights);

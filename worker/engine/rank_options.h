@@ -27,8 +27,8 @@ struct RankOptions {
 // --max-seq-len, --max-batch-tokens, --batch-invariant.
 void AddRankOptions(Options& options, RankOptions& target);
 
-// What the options mean on a host that runs `ranks` ranks. InvalidArgument for options that exclude
-// each other or are missing, naming them.
+// What the options mean on a host that runs `ranks` ranks. InvalidArgument for an option that is
+// missing, naming it.
 absl::StatusOr<RankConfig> ToRankConfig(const RankOptions& options, int64_t ranks);
 
 }  // namespace kvern

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -86,6 +87,67 @@ TEST(OptionsTest, RefusalsNameOptionValueAndLimit) {
   EXPECT_THAT(Parse({"--tp", "1", "--tp", "2"}).error, HasSubstr("given twice"));
   EXPECT_THAT(Parse({"stray"}).error, HasSubstr("unexpected argument 'stray'"));
   EXPECT_THAT(Parse({"--model", ""}).error, HasSubstr("empty"));
+}
+
+struct FromEnvironment {
+  int64_t threads = 0;
+  uint64_t memory = 0;
+  int64_t blocks = 0;
+  bool invariant = false;
+  std::string error;
+};
+
+FromEnvironment ParseBoth(const std::vector<std::string>& arguments,
+                          const std::map<std::string, std::string>& variables) {
+  FromEnvironment result;
+  Options options("kvern-x", "kvern-x");
+  options.Count("threads", "N", "threads", &result.threads, 1, 64);
+  options.Size("kv-memory", "bytes", &result.memory);
+  options.Count("kv-blocks", "N", "blocks", &result.blocks, 1, 100);
+  options.Flag("batch-invariant", "same bytes", &result.invariant);
+  options.Exclusive("kv-memory", "kv-blocks");
+  absl::Status status = options.Parse(arguments);
+  if (status.ok()) {
+    status = options.ParseEnvironment([&](const char* name) -> const char* {
+      auto found = variables.find(name);
+      return found == variables.end() ? nullptr : found->second.c_str();
+    });
+  }
+  result.error = std::string(status.message());
+  return result;
+}
+
+TEST(OptionsEnvironmentTest, TheCommandLineWins) {
+  FromEnvironment read =
+      ParseBoth({"--threads", "3"}, {{"KVERN_THREADS", "4"}, {"KVERN_KV_MEMORY", "1MiB"}});
+  EXPECT_EQ(read.error, "");
+  EXPECT_EQ(read.threads, 3);
+  EXPECT_EQ(read.memory, 1u << 20);
+  // Not even looked at.
+  EXPECT_EQ(ParseBoth({"--threads", "3"}, {{"KVERN_THREADS", "many"}}).error, "");
+  EXPECT_EQ(ParseBoth({}, {{"KVERN_THREADS", ""}}).error, "");
+}
+
+TEST(OptionsEnvironmentTest, OneOnTheCommandLineSilencesWhatItExcludes) {
+  FromEnvironment read = ParseBoth({"--kv-memory", "1MiB"}, {{"KVERN_KV_BLOCKS", "7"}});
+  EXPECT_EQ(read.error, "");
+  EXPECT_EQ(read.blocks, 0);
+  EXPECT_THAT(ParseBoth({}, {{"KVERN_KV_MEMORY", "1MiB"}, {"KVERN_KV_BLOCKS", "7"}}).error,
+              HasSubstr("--kv-blocks: not together with --kv-memory"));
+  EXPECT_THAT(ParseBoth({"--kv-blocks", "7", "--kv-memory", "1MiB"}, {}).error,
+              HasSubstr("--kv-blocks: not together with --kv-memory"));
+}
+
+TEST(OptionsEnvironmentTest, FlagsAreOneOrZero) {
+  EXPECT_TRUE(ParseBoth({}, {{"KVERN_BATCH_INVARIANT", "1"}}).invariant);
+  EXPECT_FALSE(ParseBoth({}, {{"KVERN_BATCH_INVARIANT", "0"}}).invariant);
+  EXPECT_EQ(ParseBoth({}, {{"KVERN_BATCH_INVARIANT", "yes"}}).error,
+            "KVERN_BATCH_INVARIANT: 'yes', allowed: 0, 1");
+}
+
+TEST(OptionsEnvironmentTest, RefusalsNameTheVariable) {
+  EXPECT_EQ(ParseBoth({}, {{"KVERN_THREADS", "0"}}).error,
+            "KVERN_THREADS: '0' is not a whole number from 1 to 64");
 }
 
 TEST(OptionsTest, PositionalOnlyWhereWanted) {

@@ -208,7 +208,17 @@ TEST_F(ProgramTest, AForeignAddressIsRefused) {
   EXPECT_THAT(ReadAll(errors_[0]), HasSubstr("'tcp://0.0.0.0:0' is not a loopback address"));
 }
 
+TEST_F(ProgramTest, FlagsCanComeFromTheEnvironment) {
+  setenv("KVERN_QUEUE_ENTRIES", "none", 1);
+  Start({"--model", kModel});
+  unsetenv("KVERN_QUEUE_ENTRIES");
+  EXPECT_EQ(Wait(), 2);
+  EXPECT_THAT(ReadAll(errors_[0]),
+              HasSubstr("KVERN_QUEUE_ENTRIES: 'none' is not a whole number from 1 to 1048576"));
+}
+
 TEST_F(ProgramTest, AMissingModelIsAUsageError) {
+  unsetenv("KVERN_MODEL");  // which other tests may be told
   Start({});
   EXPECT_EQ(Wait(), 2);
   EXPECT_EQ(ReadAll(errors_[0]), "kvern-router: --model: needed (see --help)\n");

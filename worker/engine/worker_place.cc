@@ -1,0 +1,64 @@
+#include "worker/engine/worker_place.h"
+
+#include <initializer_list>
+
+#include "absl/strings/str_cat.h"
+#include "schemas/worker_messages.h"
+
+namespace kvern {
+namespace {
+
+const char* Get(const Options::Lookup& lookup, const char* name) {
+  const char* text = lookup(name);
+  return text == nullptr || *text == '\0' ? nullptr : text;
+}
+
+absl::StatusOr<int64_t> FirstSet(const Options::Lookup& lookup,
+                                 std::initializer_list<const char*> names, int64_t min, int64_t max,
+                                 int64_t otherwise) {
+  for (const char* name : names) {
+    const char* text = Get(lookup, name);
+    if (text == nullptr) continue;
+    absl::StatusOr<int64_t> value = ParseInteger(text, min, max);
+    if (!value.ok()) return InvalidArgument(name, ": ", value.status().message());
+    return value;
+  }
+  return otherwise;
+}
+
+absl::StatusOr<std::string> RouterFromMaster(const Options::Lookup& lookup) {
+  const char* address = Get(lookup, "MASTER_ADDR");
+  const char* port = Get(lookup, "MASTER_PORT");
+  if (address == nullptr || port == nullptr) {
+    return InvalidArgument("--router: needed, or MASTER_ADDR and MASTER_PORT (see --help)");
+  }
+  absl::StatusOr<int64_t> number = ParseInteger(port, 1, 65535);
+  if (!number.ok()) return InvalidArgument("MASTER_PORT: ", number.status().message());
+  std::string host = address;
+  if (host.find(':') != std::string::npos && host[0] != '[') host = absl::StrCat("[", host, "]");
+  return absl::StrCat("tcp://", host, ":", *number);
+}
+
+}  // namespace
+
+absl::Status CompletePlace(const Options::Lookup& lookup, WorkerPlace& place) {
+  if (place.router.empty()) {
+    KVERN_ASSIGN_OR_RETURN(place.router, RouterFromMaster(lookup));
+  }
+  if (place.rank < 0) {
+    KVERN_ASSIGN_OR_RETURN(place.rank, FirstSet(lookup,
+                                                {"RANK", "LWS_WORKER_INDEX", "SLURM_PROCID",
+                                                 "OMPI_COMM_WORLD_RANK", "PMI_RANK"},
+                                                0, kMaxRanks - 1, 0));
+  }
+  if (place.world < 0) {
+    KVERN_ASSIGN_OR_RETURN(place.world, FirstSet(lookup,
+                                                 {"WORLD_SIZE", "LWS_GROUP_SIZE", "SLURM_NTASKS",
+                                                  "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"},
+                                                 1, kMaxRanks, 1));
+  }
+  if (place.rank < place.world) return absl::OkStatus();
+  return InvalidArgument("--rank: ", place.rank, ", allowed: 0 to ", place.world - 1);
+}
+
+}  // namespace kvern

@@ -1,0 +1,26 @@
+// Which rank of which group a process is, where the command line leaves it open: from what those
+// who start processes on clusters put into the environment.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "cluster/base/options.h"
+#include "cluster/base/status.h"
+
+namespace kvern {
+
+struct WorkerPlace {
+  std::string router;  // empty: not said
+  int64_t rank = -1;   // -1: not said
+  int64_t world = -1;
+};
+
+// Fills in what is not said. The first variable that is set counts, in this order:
+//   rank    RANK, LWS_WORKER_INDEX, SLURM_PROCID, OMPI_COMM_WORLD_RANK, PMI_RANK, else 0
+//   world   WORLD_SIZE, LWS_GROUP_SIZE, SLURM_NTASKS, OMPI_COMM_WORLD_SIZE, PMI_SIZE, else 1
+//   router  tcp://MASTER_ADDR:MASTER_PORT, else an error
+// InvalidArgument names the option or the variable, the value and what is allowed.
+absl::Status CompletePlace(const Options::Lookup& lookup, WorkerPlace& place);
+
+}  // namespace kvern
