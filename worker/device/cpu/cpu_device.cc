@@ -53,7 +53,7 @@ class CpuDevice final : public Device {
   }
   absl::StatusOr<std::unique_ptr<Matrix>> NewMatrix(WeightFormat format, int64_t rows,
                                                     int64_t cols) override {
-    return CpuMatrix::Create(format, rows, cols);
+    return CpuMatrix::Create(weights_, format, rows, cols);
   }
   absl::StatusOr<std::unique_ptr<KvCache>> NewKvCache(const KvCacheShape& shape) override;
   std::unique_ptr<Batch> NewBatch() override { return std::make_unique<CpuBatch>(); }
@@ -75,6 +75,7 @@ class CpuDevice final : public Device {
   const cpu::Isa isa_;
   ThreadPool pool_;
   CpuOps ops_;
+  MemoryArena weights_;
 };
 
 absl::StatusOr<std::unique_ptr<KvCache>> CpuDevice::NewKvCache(const KvCacheShape& shape) {

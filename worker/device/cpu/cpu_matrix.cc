@@ -42,8 +42,8 @@ CpuMatrix::CpuMatrix(WeightFormat format, cpu::PackedMatrix packed, AlignedMemor
   packed_.data = memory_.data();
 }
 
-absl::StatusOr<std::unique_ptr<Matrix>> CpuMatrix::Create(WeightFormat format, int64_t rows,
-                                                          int64_t cols) {
+absl::StatusOr<std::unique_ptr<Matrix>> CpuMatrix::Create(MemoryArena& arena, WeightFormat format,
+                                                          int64_t rows, int64_t cols) {
   const char* name = kFormatNames[static_cast<size_t>(format)];
   const bool quantised = format == WeightFormat::kInt8 || format == WeightFormat::kInt4;
   if (rows <= 0 || cols <= 0 || (quantised && cols % kQuantGroup != 0)) {
@@ -62,7 +62,7 @@ absl::StatusOr<std::unique_ptr<Matrix>> CpuMatrix::Create(WeightFormat format, i
                              &bytes)) {
     return ResourceExhausted("a ", name, " matrix of ", rows, " x ", cols, " overflows 64 bits");
   }
-  KVERN_ASSIGN_OR_RETURN(AlignedMemory memory, AlignedMemory::Allocate(bytes));
+  KVERN_ASSIGN_OR_RETURN(AlignedMemory memory, arena.Allocate(bytes));
   return std::unique_ptr<Matrix>(new CpuMatrix(format, packed, std::move(memory)));
 }
 

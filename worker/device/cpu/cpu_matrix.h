@@ -11,10 +11,10 @@ namespace kvern {
 
 class CpuMatrix final : public Matrix {
  public:
-  // ResourceExhausted without the memory; InvalidArgument when a quantised matrix's columns are not
-  // whole groups or a size is not positive.
-  static absl::StatusOr<std::unique_ptr<Matrix>> Create(WeightFormat format, int64_t rows,
-                                                        int64_t cols);
+  // Memory from `arena`. ResourceExhausted without it; InvalidArgument when a quantised matrix's
+  // columns are not whole groups or a size is not positive.
+  static absl::StatusOr<std::unique_ptr<Matrix>> Create(MemoryArena& arena, WeightFormat format,
+                                                        int64_t rows, int64_t cols);
 
   int64_t rows() const override { return packed_.n; }
   int64_t cols() const override { return packed_.k; }
