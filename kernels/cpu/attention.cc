@@ -52,17 +52,18 @@ void SplitOf(const AttentionRows& a, int64_t split, const SplitScratch& s,
   const int64_t rows = a.tokens * a.group;
   const int64_t first_key = split * kSplitTokens;
   const int64_t keys = std::min(kSplitTokens, a.start + a.tokens - first_key);
+  const PageStream<Element> stream(a, first_key / kPageTokens, NumPages(keys));
   CopyQueries(a, s);
-  for (int64_t page = 0; page * kPageTokens < keys; ++page) {
-    const Element* k = PageOf<Element>(a, first_key / kPageTokens + page);
-    TransposeKeys(k, a.head_dim, s.keys);
+  for (int64_t page = 0; page < stream.pages; ++page) {
+    stream.PrefetchAfter(page);
+    TransposeKeys(stream.At(page), a.head_dim, s.keys);
     ScorePage(a, s, rows, page);
   }
   Weights(a, s, first_key, rows, partial);
   std::fill_n(partial.out, rows * PaddedHeadDim(a.head_dim), 0.0f);
-  for (int64_t page = 0; page * kPageTokens < keys; ++page) {
-    const Element* v = PageOf<Element>(a, first_key / kPageTokens + page) + a.value_offset;
-    AddValues(a, s, rows, first_key, page, v, partial);
+  for (int64_t page = 0; page < stream.pages; ++page) {
+    stream.PrefetchAfter(stream.pages + page);
+    AddValues(a, s, rows, first_key, page, stream.At(stream.pages + page), partial);
   }
 }
 

@@ -38,11 +38,43 @@ HWY_INLINE int64_t VisibleKeys(const AttentionRows& a, int64_t row, int64_t firs
   return std::min(kSplitTokens, a.start + row / a.group + 1 - first_key);
 }
 
+HWY_INLINE int64_t NumPages(int64_t keys) { return (keys + kPageTokens - 1) / kPageTokens; }
+
+// What a split reads, in order: its pages of keys, then its pages of values. Pages are short and
+// lie apart, so the hardware's prefetching gets nowhere: they are asked for some pages ahead, into
+// the second-level cache (blocks of a cache lie at strides that share few lines of the first). Its
+// functions must be inlined: GCC drops calls of functions that only prefetch.
 template <class Element>
-HWY_INLINE const Element* PageOf(const AttentionRows& a, int64_t page) {
-  return static_cast<const Element*>(a.pages) +
-         static_cast<int64_t>(a.block_table[page]) * a.page_stride;
-}
+struct PageStream {
+  HWY_INLINE PageStream(const AttentionRows& a, int64_t first_page, int64_t num_pages)
+      : rows(a), first(first_page), pages(num_pages) {
+    for (int64_t i = 0; i < kAhead && i < 2 * pages; ++i) Prefetch(i);
+  }
+  HWY_INLINE const Element* At(int64_t i) const {
+    const int64_t page = first + (i < pages ? i : i - pages);
+    return static_cast<const Element*>(rows.pages) +
+           static_cast<int64_t>(rows.block_table[page]) * rows.page_stride +
+           (i < pages ? 0 : rows.value_offset);
+  }
+  HWY_INLINE void PrefetchAfter(int64_t i) const {
+    if (i + kAhead < 2 * pages) Prefetch(i + kAhead);
+  }
+
+  static constexpr int64_t kAhead = 4;
+  static constexpr int kSecondLevel = 2;
+  const AttentionRows& rows;
+  const int64_t first;
+  const int64_t pages;  // of keys, and as many of values
+
+ private:
+  HWY_INLINE void Prefetch(int64_t i) const {
+    const char* page = reinterpret_cast<const char*>(At(i));
+    const int64_t bytes = kPageTokens * rows.head_dim * static_cast<int64_t>(sizeof(Element));
+    for (int64_t at = 0; at < bytes; at += 64) {
+      __builtin_prefetch(page + at, 0, kSecondLevel);
+    }
+  }
+};
 
 HWY_INLINE Vec16 LoadElements(const float* p) { return Load16(p); }
 HWY_INLINE Vec16 LoadElements(const uint16_t* p) { return LoadBf16x16(p); }
