@@ -7,7 +7,7 @@ namespace kvern {
 uint64_t SamplesHash(const StepResult& result) {
   uint64_t hash = Mix64(result.step_id);
   for (const SampledToken& sample : result.samples) {
-    hash = HashCounter(hash, sample.slot, sample.token_id);
+    hash = Mix64(hash ^ (uint64_t{sample.slot} << 32 | sample.token_id));
   }
   return hash;
 }

@@ -64,7 +64,7 @@ void BM_Decodes(benchmark::State& state) {
   for (int i = 0; i < 100; ++i) steps.Step();
   for (auto _ : state) steps.Step();
 }
-BENCHMARK(BM_Decodes)->Iterations(100'000);
+BENCHMARK(BM_Decodes)->Iterations(20'000);
 
 // Prompts of 500 and outputs of 200 in a pool of 7,500 blocks, `range` requests waiting.
 void BM_Overload(benchmark::State& state) {

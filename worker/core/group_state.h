@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "cluster/base/id_map.h"
@@ -50,7 +51,9 @@ struct GroupState {
   uint64_t preemptions = 0;
   uint64_t recomputed_tokens = 0;
 
-  std::vector<Sequence*> prefills;  // scratch of StepBuilder, kept for its memory
+  // Scratch of RoomMaker and StepBuilder, kept for its memory.
+  std::vector<std::pair<Request*, uint64_t>> growing;  // and the blocks that each wants
+  std::vector<Sequence*> prefills;
   std::vector<uint32_t> chunks;
   std::vector<size_t> shortest;
 

@@ -15,15 +15,18 @@ void RoomMaker::Make() {
 
 void RoomMaker::GrowStarted() {
   // What choices that are over gave back comes first: it may save a victim.
+  state_.growing.clear();
   for (Request* request : state_.started) {
-    uint64_t blocks = std::min(request->committed, request->BlocksToGoOn());
+    uint64_t blocks = request->BlocksToGoOn();
+    if (blocks > request->committed) state_.growing.push_back({request, blocks});
+    if (blocks >= request->committed) continue;
     state_.committed -= request->committed - blocks;
     request->committed = blocks;
   }
-  for (Request* request : state_.started) {
+  for (auto [request, blocks] : state_.growing) {
     if (!request->started) continue;  // preempted by an older one
-    uint64_t more = request->BlocksToGoOn() - request->committed;
-    if (more == 0 || !FreeUp(more, *request)) continue;
+    uint64_t more = blocks - request->committed;
+    if (!FreeUp(more, *request)) continue;
     request->committed += more;
     state_.committed += more;
   }

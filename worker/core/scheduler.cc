@@ -113,19 +113,21 @@ void Scheduler::Count(Time now) {
 
 bool Scheduler::TakeToken(Sequence& sequence, const SampledToken& sample, WorkerEffects& effects) {
   const Dispatch& dispatch = sequence.request->dispatch;
-  TokenRun run;
-  run.request_id = dispatch.request_id;
-  run.epoch = dispatch.epoch;
-  run.choice = sequence.choice;
-  run.position = static_cast<uint32_t>(sequence.output.size());
-  run.token_ids = {sample.token_id};
+  uint32_t position = static_cast<uint32_t>(sequence.output.size());
+  effects.runs.push_back({dispatch.request_id,
+                          dispatch.epoch,
+                          sequence.choice,
+                          position,
+                          {sample.token_id},
+                          {},
+                          FinishReason::kNone,
+                          {}});
+  TokenRun& run = effects.runs.back();
   if (dispatch.sampling.logprobs) run.logprobs = {sample.logprob};
   sequence.decoding = true;
   sequence.output.push_back(sample.token_id);
   run.finish_reason = FinishOf(dispatch, sample.token_id, sequence.output.size(), run.stop_reason);
-  bool over = run.finish_reason != FinishReason::kNone;
-  effects.runs.push_back(std::move(run));
-  return over;
+  return run.finish_reason != FinishReason::kNone;
 }
 
 void Scheduler::SettleTail(Request& request, Sequence& sequence) {
