@@ -30,6 +30,13 @@ inline std::vector<cpu::Isa> SupportedIsas() {
   return isas;
 }
 
+// The targets of this machine that must give AVX2's bits; a test is instantiated for each.
+inline std::vector<cpu::Isa> IsasBeyondAvx2() {
+  std::vector<cpu::Isa> isas = SupportedIsas();
+  std::erase_if(isas, [](cpu::Isa isa) { return isa <= cpu::Isa::kAvx2; });
+  return isas;
+}
+
 inline std::vector<uint32_t> Bits(const std::vector<float>& values) {
   std::vector<uint32_t> bits;
   for (float x : values) bits.push_back(std::bit_cast<uint32_t>(x));
