@@ -8,6 +8,7 @@
 #include <boost/beast/http.hpp>
 #include <charconv>
 #include <chrono>
+#include <list>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -22,20 +23,31 @@ using asio::ip::tcp;
 
 constexpr uint32_t kMaxHeaderBytes = 8 * 1024;
 constexpr uint64_t kMaxBodyBytes = 1024;
-constexpr int kMaxConnections = 64;
+constexpr size_t kMaxConnections = 64;
 // For one request to arrive and its answer to leave, and for a kept connection to be silent.
 constexpr std::chrono::seconds kTimeout(5);
+
+class Session;
+// The open ones, those without progress for longest first.
+using Sessions = std::list<Session*>;
 
 // One connection: reads a request, answers, and again while both sides keep it open.
 class Session : public std::enable_shared_from_this<Session> {
  public:
-  Session(tcp::socket socket, StatusSource* source, std::shared_ptr<int> open)
-      : stream_(std::move(socket)), source_(source), open_(std::move(open)) {
-    ++*open_;
+  Session(tcp::socket socket, StatusSource* source, Sessions* sessions)
+      : stream_(std::move(socket)), source_(source), sessions_(sessions) {
+    place_ = sessions_->insert(sessions_->end(), this);
   }
-  ~Session() { --*open_; }
+  ~Session() { Leave(); }
+
+  // Its pending operation fails, and with it the last reference to this goes.
+  void Close() {
+    Leave();
+    stream_.close();
+  }
 
   void Read() {
+    Progress();
     parser_.emplace();
     parser_->header_limit(kMaxHeaderBytes);
     parser_->body_limit(kMaxBodyBytes);
@@ -47,7 +59,16 @@ class Session : public std::enable_shared_from_this<Session> {
   }
 
  private:
+  void Progress() {
+    if (place_) sessions_->splice(sessions_->end(), *sessions_, *place_);
+  }
+  void Leave() {
+    if (place_) sessions_->erase(*place_);
+    place_.reset();
+  }
+
   void Answer() {
+    Progress();
     const auto& request = parser_->get();
     response_ = {};
     response_.version(request.version());
@@ -76,7 +97,8 @@ class Session : public std::enable_shared_from_this<Session> {
   std::optional<http::request_parser<http::string_body>> parser_;
   http::response<http::string_body> response_;
   StatusSource* source_;
-  std::shared_ptr<int> open_;  // connections; only the server's thread counts
+  Sessions* sessions_;  // of the server's thread
+  std::optional<Sessions::iterator> place_;
 };
 
 class Server : public StatusServer {
@@ -99,9 +121,10 @@ class Server : public StatusServer {
  private:
   void Accept() {
     acceptor_.async_accept([this](beast::error_code error, tcp::socket socket) {
-      // One above the limit is closed at once, so that it does not wait for nothing.
-      if (!error && *open_ < kMaxConnections) {
-        std::make_shared<Session>(std::move(socket), source_, open_)->Read();
+      if (!error) {
+        // Those who hold connections and say nothing do not shut out a probe.
+        if (sessions_.size() >= kMaxConnections) sessions_.front()->Close();
+        std::make_shared<Session>(std::move(socket), source_, &sessions_)->Read();
       }
       if (error == asio::error::operation_aborted) return;
       if (error) {
@@ -119,7 +142,7 @@ class Server : public StatusServer {
     });
   }
 
-  std::shared_ptr<int> open_ = std::make_shared<int>(0);
+  Sessions sessions_;  // outlives the handlers that the context still holds
   asio::io_context context_{1};
   asio::steady_timer timer_{context_};
   tcp::acceptor acceptor_;
