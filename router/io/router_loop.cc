@@ -43,6 +43,12 @@ SocketOptions SocketLimits(size_t max_message_bytes) {
   return options;
 }
 
+void Write(const LimitedLine& line) {
+  std::vector<LogField> fields;
+  for (const auto& [key, value] : line.fields) fields.emplace_back(key, value);
+  Log(line.level, line.event, std::move(fields));
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<RouterPorts>> RouterPorts::Bind(NetContext& context,
@@ -98,6 +104,7 @@ absl::Status RouterLoop::Run() {
   now_ = MonotonicNow();
   absl::Status status;
   while (status.ok() && !stop_ && !router_.Drained()) status = Turn();
+  WriteHeldLines(now_ + kSampleEvery);
   questions_.Close();
   return status;
 }
@@ -123,7 +130,10 @@ absl::Status RouterLoop::Turn() {
   KVERN_RETURN_IF_ERROR(clients_.Retry().status());
   KVERN_RETURN_IF_ERROR(workers_.Retry().status());
   KVERN_RETURN_IF_ERROR(EndTurn());
-  if (now_ >= next_sample_) TakeStatus();
+  if (now_ >= next_sample_) {
+    TakeStatus();
+    WriteHeldLines(now_);
+  }
   AnswerQuestions();
   return absl::OkStatus();
 }
@@ -171,8 +181,10 @@ absl::Status RouterLoop::ReadWorkers() {
 absl::Status RouterLoop::RefuseClient(const std::string& routing_id,
                                       const Decoded<ClientMessage>& decoded) {
   ++bad_client_messages_.by_failure[static_cast<size_t>(decoded.failure)];
-  Log(LogLevel::kDebug, "bad_client_message",
-      {{"reason", DecodeFailureName(decoded.failure)}, {"error", decoded.error}});
+  std::string reason(DecodeFailureName(decoded.failure));
+  LogLimited(
+      "client " + reason,
+      {LogLevel::kDebug, "bad_client_message", {{"reason", reason}, {"error", decoded.error}}});
   RequestError error;
   error.request_id = decoded.request_id;
   error.code = ErrorCode::kInvalidArgument;
@@ -184,9 +196,11 @@ absl::Status RouterLoop::RefuseWorker(const std::string& routing_id,
                                       const Decoded<WorkerToRouter>& decoded) {
   ++bad_worker_messages_.by_failure[static_cast<size_t>(decoded.failure)];
   PeerId known = workers_.Find(routing_id);
-  // A stranger must not fill the log.
-  Log(known != 0 ? LogLevel::kWarning : LogLevel::kDebug, "bad_worker_message",
-      {{"reason", DecodeFailureName(decoded.failure)}, {"error", decoded.error}});
+  std::string reason(DecodeFailureName(decoded.failure));
+  LogLimited(absl::StrCat(known != 0 ? "worker " : "stranger ", reason),
+             {known != 0 ? LogLevel::kWarning : LogLevel::kDebug,
+              "bad_worker_message",
+              {{"reason", reason}, {"error", decoded.error}}});
   // A worker that speaks another language must exit; what it runs is lost.
   KVERN_RETURN_IF_ERROR(workers_.Reply(
       routing_id, EncodeRouterToWorker(JoinRefused{decoded.error}, config_.router_incarnation)));
@@ -237,11 +251,23 @@ absl::Status RouterLoop::Perform() {
 
 void RouterLoop::WriteNotes() {
   for (const Note& note : effects_.notes) {
-    std::vector<LogField> fields;
-    for (const auto& [key, value] : note.fields) fields.emplace_back(key, value);
-    Log(note.warning ? LogLevel::kWarning : LogLevel::kInfo, note.event, std::move(fields));
+    LimitedLine line{note.warning ? LogLevel::kWarning : LogLevel::kInfo, note.event, note.fields};
+    if (note.event == "group_refused") {
+      LogLimited(note.event, std::move(line));
+    } else {
+      Write(line);
+    }
     if (note.event == "group_live") group_went_live_ = true;
   }
+}
+
+void RouterLoop::LogLimited(const std::string& kind, LimitedLine line) {
+  std::optional<LimitedLine> now = log_limiter_.Add(now_, kind, std::move(line));
+  if (now.has_value()) Write(*now);
+}
+
+void RouterLoop::WriteHeldLines(Time now) {
+  for (const LimitedLine& line : log_limiter_.Due(now)) Write(line);
 }
 
 RouterStatus RouterLoop::TakeStatus() {

@@ -11,6 +11,7 @@
 #include "cluster/net/poller.h"
 #include "cluster/net/socket.h"
 #include "router/core/router.h"
+#include "router/io/log_limiter.h"
 #include "router/io/metrics.h"
 #include "router/io/port.h"
 #include "router/io/questions.h"
@@ -88,6 +89,9 @@ class RouterLoop {
   absl::Status EndTurn();
   absl::Status Perform();
   void WriteNotes();
+  // A line that strangers can cause.
+  void LogLimited(const std::string& kind, LimitedLine line);
+  void WriteHeldLines(Time now);
   bool StepLost();
   RouterStatus TakeStatus();
   StatusSnapshot MakeSnapshot();
@@ -115,6 +119,7 @@ class RouterLoop {
   RouterDistributions distributions_;
   BadMessages bad_client_messages_;
   BadMessages bad_worker_messages_;
+  LogLimiter log_limiter_;
   std::string routing_id_;  // of the message being read
   Frame frame_;
 };
