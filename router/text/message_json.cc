@@ -14,16 +14,47 @@ absl::StatusOr<std::string> StringField(const nlohmann::json& object, const char
   return it->get<std::string>();
 }
 
+absl::Status CheckFields(const nlohmann::json& object, std::string_view first,
+                         std::string_view second) {
+  for (const auto& field : object.items()) {
+    if (field.key() == first || field.key() == second) continue;
+    return InvalidArgument("unknown field '", field.key(), "', allowed: ", ToAbsl(first), ", ",
+                           ToAbsl(second));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> ParsePart(const nlohmann::json& part) {
+  if (!part.is_object()) return InvalidArgument(part.type_name(), ", allowed is an object");
+  KVERN_ASSIGN_OR_RETURN(std::string type, StringField(part, "type"));
+  if (type != "text") return InvalidArgument("type: '", type, "', allowed: text");
+  KVERN_RETURN_IF_ERROR(CheckFields(part, "type", "text"));
+  return StringField(part, "text");
+}
+
+absl::StatusOr<std::string> ParseContent(const nlohmann::json& object) {
+  auto it = object.find("content");
+  if (it == object.end()) return InvalidArgument("content: missing");
+  if (it->is_string()) return it->get<std::string>();
+  if (!it->is_array()) {
+    return InvalidArgument("content: ", it->type_name(),
+                           ", allowed is a string or a list of parts");
+  }
+  std::string content;
+  for (size_t i = 0; i < it->size(); ++i) {
+    absl::StatusOr<std::string> text = ParsePart((*it)[i]);
+    if (!text.ok()) return InvalidArgument("content: [", i, "]: ", text.status().message());
+    content += *text;
+  }
+  return content;
+}
+
 absl::StatusOr<Message> ParseMessage(const nlohmann::json& object) {
   if (!object.is_object()) return InvalidArgument(object.type_name(), ", allowed is an object");
-  for (const auto& field : object.items()) {
-    if (field.key() != "role" && field.key() != "content") {
-      return InvalidArgument("unknown field '", field.key(), "', allowed: role, content");
-    }
-  }
+  KVERN_RETURN_IF_ERROR(CheckFields(object, "role", "content"));
   Message message;
   KVERN_ASSIGN_OR_RETURN(message.role, StringField(object, "role"));
-  KVERN_ASSIGN_OR_RETURN(message.content, StringField(object, "content"));
+  KVERN_ASSIGN_OR_RETURN(message.content, ParseContent(object));
   return message;
 }
 
@@ -31,13 +62,13 @@ absl::StatusOr<Message> ParseMessage(const nlohmann::json& object) {
 
 absl::StatusOr<std::vector<Message>> ParseMessages(const nlohmann::json& messages) {
   if (!messages.is_array()) {
-    return InvalidArgument("messages: ", messages.type_name(), ", allowed is a list");
+    return InvalidArgument(messages.type_name(), ", allowed is a list");
   }
   std::vector<Message> parsed;
   for (size_t i = 0; i < messages.size(); ++i) {
     absl::StatusOr<Message> message = ParseMessage(messages[i]);
     if (!message.ok()) {
-      return InvalidArgument("messages[", i, "]: ", message.status().message());
+      return InvalidArgument("[", i, "]: ", message.status().message());
     }
     parsed.push_back(*std::move(message));
   }

@@ -9,8 +9,10 @@
 
 namespace kvern {
 
-// [{"role": string, "content": string}, ...]. invalid_argument, with the field and its index, for
-// anything else: a missing or unknown field, null, a list of parts, a number.
+// [{"role": string, "content": string or parts}, ...]; parts are [{"type": "text", "text": string},
+// ...], whose texts are joined as they are. invalid_argument, with the place below `messages`
+// ("[1]: content: [0]: ..."), for anything else: a missing or unknown field, null, a number, a part
+// of another type.
 absl::StatusOr<std::vector<Message>> ParseMessages(const nlohmann::json& messages);
 
 }  // namespace kvern

@@ -96,7 +96,7 @@ absl::Status Read(const json& value, std::optional<std::vector<ChatMessage>>& ou
 absl::Status Read(const json& value, std::vector<std::pair<uint32_t, float>>& out) {
   if (!value.is_object()) return WrongType(value, "an object from token ids to numbers");
   for (const auto& [key, bias] : value.items()) {
-    bool digits = !key.empty() && key.size() <= 10 &&
+    bool digits = !key.empty() && key.size() <= 10 && (key == "0" || key[0] != '0') &&
                   std::all_of(key.begin(), key.end(), [](char c) { return c >= '0' && c <= '9'; });
     uint64_t id = digits ? std::stoull(key) : std::numeric_limits<uint64_t>::max();
     if (id > std::numeric_limits<uint32_t>::max()) {

@@ -106,10 +106,11 @@ absl::StatusOr<json> Chat(const Tokenizer& tokenizer,
   KVERN_RETURN_IF_ERROR(CheckFields(object, {"messages", "add_generation_prompt"}));
   auto it = object.find("messages");
   if (it == object.end()) return InvalidArgument("messages: missing");
-  KVERN_ASSIGN_OR_RETURN(std::vector<Message> messages, ParseMessages(*it));
+  absl::StatusOr<std::vector<Message>> messages = ParseMessages(*it);
+  if (!messages.ok()) return InvalidArgument("messages: ", messages.status().message());
   KVERN_ASSIGN_OR_RETURN(bool add_prompt, BoolField(object, "add_generation_prompt", true));
   KVERN_ASSIGN_OR_RETURN(std::vector<PromptPiece> pieces,
-                         chat_template->Render(messages, add_prompt));
+                         chat_template->Render(*messages, add_prompt));
   KVERN_ASSIGN_OR_RETURN(std::vector<uint32_t> ids,
                          tokenizer.EncodePieces(pieces, /*add_special=*/false));
   return json{{"prompt", JoinPieces(pieces)}, {"ids", ids}};

@@ -10,6 +10,7 @@ namespace {
 
 using nlohmann::json;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 absl::StatusOr<GenerateRequest> Parse(const char* text, bool service_fields = true) {
   RequestJsonRules rules;
@@ -101,12 +102,15 @@ TEST(RequestJson, NamesWhatIsWrong) {
       {R"({"class": "fast"})", "class: \"fast\", allowed is \"guaranteed\""},
       {R"({"priority": 2147483648})", "priority: 2147483648"},
       {R"({"request_id": "12"})", "request_id: "},
-      {R"({"messages": [{"role": "user"}]})", "messages[0]: content: missing"},
+      {R"({"messages": [{"role": "user"}]})", "messages: [0]: content: missing"},
+      {R"({"messages": "hi"})", "messages: string, allowed is a list"},
+      {R"({"logit_bias": {"01": 1}})", "logit_bias: \"01\", allowed is a token id"},
   };
   for (const Wrong& wrong : kCases) {
     absl::Status status = Parse(wrong.text).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << wrong.text;
     EXPECT_THAT(std::string(status.message()), HasSubstr(wrong.error)) << wrong.text;
+    EXPECT_THAT(std::string(status.message()), Not(HasSubstr("messages: messages"))) << wrong.text;
   }
 }
 

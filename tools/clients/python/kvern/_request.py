@@ -72,7 +72,24 @@ def _list_of(check, what):
 def _message(name, value):
     if not isinstance(value, dict) or set(value) != {"role", "content"}:
         raise _invalid(name, value, "an object with role and content")
-    return (_text(f"{name}.role", value["role"]), _text(f"{name}.content", value["content"]))
+    return (_text(f"{name}.role", value["role"]), _content(f"{name}.content", value["content"]))
+
+
+def _content(name, value):
+    """A string, or parts of type text, which are joined as they are."""
+    if isinstance(value, (list, tuple)):
+        return b"".join(_part(f"{name}[{index}]", part) for index, part in enumerate(value))
+    return _text(name, value)
+
+
+def _part(name, value):
+    if not isinstance(value, dict) or "type" not in value:
+        raise _invalid(name, value, "an object with type and text")
+    if value["type"] != "text":
+        raise _invalid(f"{name}.type", value["type"], "text, the only type of part that is taken")
+    if set(value) != {"type", "text"}:
+        raise _invalid(name, value, "an object with type and text")
+    return _text(f"{name}.text", value["text"])
 
 
 def _logit_bias(name, value):
@@ -80,7 +97,7 @@ def _logit_bias(name, value):
         raise _invalid(name, value, "an object of token id and number")
     pairs = []
     for key, bias in value.items():
-        if isinstance(key, str) and key.isascii() and key.isdigit():
+        if isinstance(key, str) and re.fullmatch("0|[1-9][0-9]*", key):
             key = int(key)
         pairs.append((_uint32(f"{name} key", key), _number(f"{name}[{key}]", bias)))
     return pairs
