@@ -1,4 +1,4 @@
-#include "worker/engine/connection_watch.h"
+#include "cluster/net/connection_watch.h"
 
 #include <zmq.h>
 
@@ -13,7 +13,7 @@ absl::StatusOr<std::unique_ptr<ConnectionWatch>> ConnectionWatch::Create(NetCont
   static std::atomic<uint64_t> next_name{0};
   std::string endpoint = absl::StrCat("inproc://connection-watch-", next_name++);
   if (zmq_socket_monitor(socket.handle(), endpoint.c_str(), ZMQ_EVENT_DISCONNECTED) != 0) {
-    return ErrnoStatus("watching the router's connection", errno);
+    return ErrnoStatus("zmq_socket_monitor", errno);
   }
   void* events = zmq_socket(context.handle(), ZMQ_PAIR);
   if (events == nullptr) return ErrnoStatus("zmq_socket(PAIR)", errno);

@@ -7,7 +7,7 @@
 
 #include "cluster/net/poller.h"
 #include "cluster/net/socket.h"
-#include "worker/engine/connection_watch.h"
+#include "cluster/net/connection_watch.h"
 #include "worker/engine/leader_port.h"
 
 namespace kvern {

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "cluster/base/clock.h"
+#include "cluster/net/connection_watch.h"
 #include "cluster/net/poller.h"
 
 namespace kvern {
@@ -247,6 +248,48 @@ TEST(PollerTest, ATimeoutEndsAWait) {
   ASSERT_TRUE(poller.Wait(1).ok());  // Rounded up to a millisecond: never a busy loop.
   EXPECT_GE(MonotonicNow() - start, 500 * kMicrosecond);
   EXPECT_FALSE(poller.Ready(index));
+}
+
+// Waits until the watch has something to say.
+bool WaitBroken(ConnectionWatch& watch) {
+  zmq_pollitem_t item = {watch.handle(), 0, ZMQ_POLLIN, 0};
+  EXPECT_GT(zmq_poll(&item, 1, kPatience / kMillisecond), 0);
+  return watch.Broken();
+}
+
+TEST_F(SocketTest, AWatchNoticesThatTheConnectionBroke) {
+  auto router = std::make_unique<RouterSocket>(Bind());
+  DealerSocket dealer = Connect(*router);
+  std::unique_ptr<ConnectionWatch> watch = ConnectionWatch::Create(*context_, dealer).value();
+  EXPECT_FALSE(watch->Broken()) << "no connection has been there to break";
+  std::string body = "hello", id;
+  ASSERT_EQ(dealer.Send(body).value(), SendResult::kSent);
+  Frame frame;
+  ASSERT_EQ(Receive(*router, &id, &frame), ReceiveResult::kMessage);
+  EXPECT_FALSE(watch->Broken());
+  router.reset();
+  EXPECT_TRUE(WaitBroken(*watch));
+  EXPECT_TRUE(watch->Broken()) << "it stays so";
+}
+
+// Each has a name of its own within the context.
+TEST_F(SocketTest, WatchesOfSeveralSocketsTellThemApart) {
+  auto lost = std::make_unique<RouterSocket>(Bind());
+  RouterSocket kept = Bind();
+  DealerSocket first = Connect(*lost);
+  DealerSocket second = Connect(kept);
+  std::unique_ptr<ConnectionWatch> first_watch = ConnectionWatch::Create(*context_, first).value();
+  std::unique_ptr<ConnectionWatch> second_watch =
+      ConnectionWatch::Create(*context_, second).value();
+  for (auto [dealer, router] : {std::pair(&first, lost.get()), std::pair(&second, &kept)}) {
+    std::string body = "hello", id;
+    ASSERT_EQ(dealer->Send(body).value(), SendResult::kSent);
+    Frame frame;
+    ASSERT_EQ(Receive(*router, &id, &frame), ReceiveResult::kMessage);
+  }
+  lost.reset();
+  EXPECT_TRUE(WaitBroken(*first_watch));
+  EXPECT_FALSE(second_watch->Broken());
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "cluster/base/status.h"
+#include "cluster/net/connection_watch.h"
 #include "cluster/net/socket.h"
 
 namespace kvern {
@@ -29,19 +30,19 @@ class ClientLink {
   absl::StatusOr<bool> Receive(Frame* frame);
 
   // True once the connection has broken. Messages that came before may still wait.
-  bool Broken();
+  bool Broken() { return watch_->Broken(); }
 
   // For zmq_poll.
   void* socket() const { return socket_.handle(); }
-  void* watch() const { return watch_; }
+  void* watch() const { return watch_->handle(); }
 
  private:
-  ClientLink(DealerSocket socket, void* watch) : socket_(std::move(socket)), watch_(watch) {}
+  ClientLink(DealerSocket socket, std::unique_ptr<ConnectionWatch> watch)
+      : socket_(std::move(socket)), watch_(std::move(watch)) {}
 
   DealerSocket socket_;
-  void* watch_;  // PAIR that gets an event when the connection breaks
+  std::unique_ptr<ConnectionWatch> watch_;
   std::deque<std::string> outbox_;
-  bool broken_ = false;
 };
 
 }  // namespace kvern
