@@ -259,6 +259,24 @@ TEST(CppClient, SameOpenRequestIdTwice) {
   EXPECT_EQ(second.error->code, ErrorCode::kInvalidArgument);
 }
 
+TEST(CppClient, ARefusedDoubleDoesNotCancelTheFirst) {
+  std::atomic<int> cancelled{0};
+  SmallRouter router([&](const ClientMessage& message, const SmallRouter::Reply& reply) {
+    cancelled += std::holds_alternative<CancelRequest>(message);
+    Serve(message, reply);
+  });
+  std::unique_ptr<Client> client = ConnectTo(router.endpoint());
+  GenerateRequest request = Ask("hang");
+  request.request_id = {1, 2};
+  std::unique_ptr<RequestStream> first = client->Generate(request);
+  client->Generate(request).reset();     // before its error was read
+  ASSERT_TRUE(client->Capacity().ok());  // behind whatever was sent before
+  EXPECT_EQ(cancelled, 0);
+  first.reset();
+  ASSERT_TRUE(client->Capacity().ok());
+  EXPECT_EQ(cancelled, 1);
+}
+
 // Sent, it would end the connection, and the other stream with it.
 TEST(CppClient, ARequestTooLargeForTheWireIsNotSent) {
   SmallRouter router(Serve);

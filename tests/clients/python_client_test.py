@@ -188,6 +188,28 @@ class SyncTest(RouterTest):
         self.assertEqual(error.code, "invalid_argument")
         stream.close()
 
+    def test_a_refused_double_does_not_cancel_the_first(self):
+        client = self.client()
+        first = client.generate(prompt="hang", request_id="a" * 32)
+        self.assertEqual(next(first).text, "hang ")
+        client.generate(prompt="x", request_id="a" * 32).close()  # Before its error was read.
+        client.status()  # Behind whatever was sent before.
+        self.assertEqual(self.router.count("cancel"), 0)
+        self.assertEqual(self.router.count("generate"), 1)
+        first.close()
+        wait_for(lambda: self.router.count("cancel") == 1, "the first's own cancellation")
+
+    def test_same_request_id_twice_while_the_router_is_away(self):
+        client = self.client()
+        port = self.router.port
+        self.router.close()
+        wait_for(lambda: client._connection._welcome is None, "the connection is lost")
+        first = client.generate(prompt="a", request_id="a" * 32)
+        second = client.generate(prompt="b", request_id="a" * 32)
+        self.assertEqual(self.error(lambda: next(second)).code, "invalid_argument")
+        self.router = ScriptedRouter(port=port, incarnation=8)
+        self.assertEqual("".join(delta.text for delta in first), "a ")
+
 
 class FieldsTest(RouterTest):
     def test_every_field_reaches_the_wire(self):
@@ -253,15 +275,29 @@ class FieldsTest(RouterTest):
                 ({"prompt": "x", "stop": ["a", 1]}, r"stop\[1\]: 1 is not a string"),
                 ({"prompt": "x", "seed": 2**64}, "seed: 18446744073709551616"),
                 ({"prompt": "x", "logit_bias": {"a": 1}}, "logit_bias key: 'a'"),
+                ({"prompt": "x", "logit_bias": {"01": 1}}, "logit_bias key: '01'"),
                 ({"prompt": "x", "request_id": "xyz"}, "request_id: 'xyz'"),
                 ({"prompt": "x", "class": "gold"}, "class: 'gold' is not one of guaranteed"),
                 ({"prompt_token_ids": [1, 2**32]}, r"prompt_token_ids\[1\]: 4294967296"),
-                ({"messages": [{"role": "user"}]}, r"messages\[0\]")):
+                ({"messages": [{"role": "user"}]}, r"messages\[0\]"),
+                (self.parts({"type": "image_url", "image_url": {"url": "http://a"}}),
+                 r"messages\[0\].content\[1\].type: 'image_url' is not text"),
+                (self.parts("b"), r"messages\[0\].content\[1\]: 'b' is not an object"),
+                (self.parts({"type": "text", "text": 5}), r"content\[1\].text: 5 is not a string"),
+                (self.parts({"type": "text", "text": "b", "lang": "c"}), r"content\[1\]")):
             with self.subTest(fields):
                 with self.assertRaisesRegex(KvernError, text) as caught:
                     client.generate(**fields)
                 self.assertEqual(caught.exception.code, "invalid_argument")
         self.assertEqual(self.router.count("generate"), 0)
+
+    def parts(self, second):
+        return {"messages": [{"role": "user",
+                              "content": [{"type": "text", "text": "a"}, second]}]}
+
+    def test_text_parts_are_joined(self):
+        fields = _request.check_fields(self.parts({"type": "text", "text": " b"}))
+        self.assertEqual(fields["messages"], [(b"user", b"a b")])
 
     def test_request_ids_differ(self):
         drawn = {_request.check_fields({"prompt": "x"})["request_id"] for _ in range(100)}

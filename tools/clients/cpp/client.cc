@@ -20,6 +20,12 @@ RequestId DrawRequestId() {
   return id;
 }
 
+// Draws the id if there is none.
+RequestId NameRequest(GenerateRequest& request) {
+  if (request.request_id.IsZero()) request.request_id = DrawRequestId();
+  return request.request_id;
+}
+
 }  // namespace
 
 bool IsEnd(const RequestEvent& event) {
@@ -56,7 +62,7 @@ struct RequestStream::Inbox {
 };
 
 RequestStream::~RequestStream() {
-  if (!ended_) connection_->Cancel(request_id_);
+  if (!ended_) connection_->Cancel(request_id_, ticket_);
 }
 
 std::optional<RequestEvent> RequestStream::Next() {
@@ -85,8 +91,7 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const ClientOptions& opt
 }
 
 RequestId Client::Start(GenerateRequest request, EventSink sink) {
-  if (request.request_id.IsZero()) request.request_id = DrawRequestId();
-  RequestId request_id = request.request_id;
+  RequestId request_id = NameRequest(request);
   connection_->Submit(std::move(request), std::move(sink));
   return request_id;
 }
@@ -94,7 +99,8 @@ RequestId Client::Start(GenerateRequest request, EventSink sink) {
 std::unique_ptr<RequestStream> Client::Generate(GenerateRequest request) {
   auto inbox = std::make_shared<RequestStream::Inbox>();
   std::unique_ptr<RequestStream> stream(new RequestStream(connection_, inbox));
-  stream->request_id_ = Start(std::move(request), [inbox](RequestEvent event) {
+  stream->request_id_ = NameRequest(request);
+  stream->ticket_ = connection_->Submit(std::move(request), [inbox](RequestEvent event) {
     std::lock_guard<std::mutex> lock(inbox->mutex);
     inbox->events.push_back(std::move(event));
     inbox->arrived.notify_one();

@@ -76,6 +76,7 @@ class RequestStream {
   std::shared_ptr<ClientConnection> connection_;
   std::shared_ptr<Inbox> inbox_;
   RequestId request_id_;
+  uint64_t ticket_ = 0;  // ClientConnection's
   bool ended_ = false;
 };
 

@@ -99,16 +99,18 @@ void ClientConnection::AwaitWelcome(WelcomeSink sink) {
   });
 }
 
-void ClientConnection::Submit(GenerateRequest request, EventSink sink) {
-  Post([this, request = std::move(request), sink = std::move(sink)](bool running) mutable {
-    if (running) return SubmitHere(std::move(request), std::move(sink));
+uint64_t ClientConnection::Submit(GenerateRequest request, EventSink sink) {
+  uint64_t ticket = next_ticket_++;
+  Post([this, ticket, request = std::move(request), sink = std::move(sink)](bool running) mutable {
+    if (running) return SubmitHere(std::move(request), ticket, std::move(sink));
     sink(ErrorOf(request.request_id, ErrorCode::kCancelled, "the client is closed"));
   });
+  return ticket;
 }
 
-void ClientConnection::Cancel(const RequestId& request_id) {
-  Post([this, request_id](bool running) {
-    if (running) CancelHere(request_id);
+void ClientConnection::Cancel(const RequestId& request_id, std::optional<uint64_t> ticket) {
+  Post([this, request_id, ticket](bool running) {
+    if (running) CancelHere(request_id, ticket);
   });
 }
 
@@ -309,7 +311,7 @@ void ClientConnection::TransmitBytes(std::string bytes) {
   if (link_ != nullptr && !link_->Send(std::move(bytes)).ok()) link_failed_ = true;
 }
 
-void ClientConnection::SubmitHere(GenerateRequest request, EventSink sink) {
+void ClientConnection::SubmitHere(GenerateRequest request, uint64_t ticket, EventSink sink) {
   RequestId request_id = request.request_id;
   if (open_.contains(request_id)) {
     return sink(ErrorOf(request_id, ErrorCode::kInvalidArgument,
@@ -322,7 +324,7 @@ void ClientConnection::SubmitHere(GenerateRequest request, EventSink sink) {
                                      " bytes, allowed: ", kMaxClientMessageBytes)));
   }
   BeginWait();
-  open_.emplace(request_id, Open{std::move(sink), false});
+  open_.emplace(request_id, Open{std::move(sink), ticket, false});
   if (welcome_.has_value()) {
     TransmitBytes(std::move(bytes));
   } else {
@@ -330,8 +332,9 @@ void ClientConnection::SubmitHere(GenerateRequest request, EventSink sink) {
   }
 }
 
-void ClientConnection::CancelHere(const RequestId& request_id) {
-  if (!open_.contains(request_id)) return;
+void ClientConnection::CancelHere(const RequestId& request_id, std::optional<uint64_t> ticket) {
+  auto found = open_.find(request_id);
+  if (found == open_.end() || (ticket.has_value() && found->second.ticket != *ticket)) return;
   size_t unsent =
       std::erase_if(waiting_, [&](const Waiting& entry) { return entry.request_id == request_id; });
   if (unsent == 0) Transmit(CancelRequest{request_id});

@@ -1,11 +1,13 @@
 // The client's thread: the link, the open requests and their times. Internal to the library.
 #pragma once
 
+#include <atomic>
 #include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -32,8 +34,11 @@ class ClientConnection {
 
   // Each hands its work to the thread; the sinks are called there, once (events: until the end).
   void AwaitWelcome(WelcomeSink sink);
-  void Submit(GenerateRequest request, EventSink sink);
-  void Cancel(const RequestId& request_id);
+  // Returns the request's ticket: ids may repeat, tickets do not.
+  uint64_t Submit(GenerateRequest request, EventSink sink);
+  // With a ticket only the request that has it, so that whoever was refused for an id that is open
+  // does not end the one that has it.
+  void Cancel(const RequestId& request_id, std::optional<uint64_t> ticket = std::nullopt);
   void QueryCapacity(CapacitySink sink);
   // Ends all that is open with kCancelled and then the thread. The second call waits only.
   void Stop();
@@ -41,6 +46,7 @@ class ClientConnection {
  private:
   struct Open {
     EventSink sink;
+    uint64_t ticket = 0;
     bool accepted = false;
   };
   struct Waiting {
@@ -70,8 +76,8 @@ class ClientConnection {
   void KeepTime();
   void Transmit(const ClientMessage& message);
   void TransmitBytes(std::string bytes);
-  void SubmitHere(GenerateRequest request, EventSink sink);
-  void CancelHere(const RequestId& request_id);
+  void SubmitHere(GenerateRequest request, uint64_t ticket, EventSink sink);
+  void CancelHere(const RequestId& request_id, std::optional<uint64_t> ticket);
   void EndRequest(const RequestId& request_id, ErrorCode code, const std::string& message);
   void FailAll(ErrorCode code, const std::string& message);
   bool AnythingOpen() const;
@@ -83,6 +89,7 @@ class ClientConnection {
   std::unique_ptr<NetContext> context_;
   WakeUp wake_up_;
   std::thread thread_;
+  std::atomic<uint64_t> next_ticket_{0};
 
   std::mutex mutex_;
   std::vector<std::function<void(bool)>> commands_;  // guarded by mutex_

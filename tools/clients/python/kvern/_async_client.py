@@ -74,7 +74,7 @@ class AsyncStream:
     def close(self):
         if self._open:
             self._open = False
-            self._connection.cancel(self.request_id)
+            self._connection.cancel(self._inbox)
 
     async def __aenter__(self):
         return self

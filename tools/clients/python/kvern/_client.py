@@ -68,7 +68,7 @@ class Stream:
     def close(self):
         if self._open:
             self._open = False
-            self._connection.cancel(self.request_id)
+            self._connection.cancel(self._inbox)
 
     def __enter__(self):
         return self

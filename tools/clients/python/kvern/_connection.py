@@ -105,10 +105,10 @@ class Connection:
         """Sends a checked request; stream.put(event) gets its events, on the socket's thread."""
         self.call(self._submit, stream, _request.encode_generate(self._incarnation, fields))
 
-    def cancel(self, request_id):
-        """The stream gets nothing more. No effect on a request that is over."""
+    def cancel(self, stream):
+        """The stream gets nothing more. No effect on one that is over, nor on another of its id."""
         try:
-            self.call(self._cancel, request_id)
+            self.call(self._cancel, stream)
         except KvernError:
             pass  # Closed: then the router was told already.
 
@@ -310,8 +310,12 @@ class Connection:
         if not self._anything_open():
             self._last_heard = time.monotonic()
 
+    def _is_open(self, request_id):
+        return request_id in self._streams or any(entry[0].request_id == request_id
+                                                  for entry in self._waiting)
+
     def _submit(self, stream, data):
-        if stream.request_id is not None and stream.request_id in self._streams:
+        if stream.request_id is not None and self._is_open(stream.request_id):
             stream.fail(KvernError("invalid_argument",
                                    f"request_id: {stream.request_id} is already open"))
             return
@@ -329,10 +333,11 @@ class Connection:
         self._outbox.append(data)
         self._last_spoken = time.monotonic()
 
-    def _cancel(self, request_id):
-        self._waiting = [entry for entry in self._waiting if entry[0].request_id != request_id]
-        if self._streams.pop(request_id, None) is not None:
-            self._outbox.append(_request.encode_cancel(self._incarnation, request_id))
+    def _cancel(self, stream):
+        self._waiting = [entry for entry in self._waiting if entry[0] is not stream]
+        if self._streams.get(stream.request_id) is stream:
+            del self._streams[stream.request_id]
+            self._outbox.append(_request.encode_cancel(self._incarnation, stream.request_id))
 
     def _stop(self):
         self._running = False
