@@ -7,8 +7,9 @@ namespace codec {
 namespace {
 
 constexpr char kIdentifier[] = "KVCR";
-// Envelope, body, sampling parameters and the messages of a chat.
-constexpr uint32_t kMaxTables = 3 + kMaxMessages;
+// Envelope, body, sampling parameters and the messages of a chat; of these more than are allowed,
+// so that whoever sends too many is told so under the request's id.
+constexpr uint32_t kMaxTables = 3 + 16 * kMaxMessages;
 
 using Builder = flatbuffers::FlatBufferBuilder;
 using Body = flatbuffers::Offset<void>;

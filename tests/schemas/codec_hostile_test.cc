@@ -105,6 +105,11 @@ const Case kCases[] = {
        r.prompt.reset();
        r.messages.emplace(1, ChatMessage{"user", "h\x80"});
      }},
+    {"messages with 1025 entries, allowed: 1024",
+     [](R& r) {
+       r.prompt.reset();
+       r.messages.emplace(kMaxMessages + 1, ChatMessage{"user", "hi"});
+     }},
     {"messages of 6291456 bytes together, allowed: 4194304",
      [](R& r) {
        r.prompt.reset();
