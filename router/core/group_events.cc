@@ -21,6 +21,8 @@ std::string AbsentRanks(const Group& group, Duration waited) {
 
 void RouterImpl::OnJoin(PeerId peer, Join join) {
   if (draining_) return RefusePeer(peer, "the router is draining");
+  // Nothing is remembered under such a name.
+  if (std::string bad = GroupNameFault(join.group); !bad.empty()) return RefusePeer(peer, bad);
   Group* speaks_for = groups_.FindByPeer(peer);
   Group* group = groups_.FindByName(join.group);
   if (join.group_incarnation == 0) NumberStart(group, speaks_for, join);

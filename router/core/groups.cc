@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "cluster/base/check.h"
 
@@ -87,8 +89,15 @@ uint64_t GroupTable::MostFree() const {
   return most;
 }
 
+std::string GroupNameFault(const std::string& name) {
+  if (name.empty()) return "group is empty";
+  bool printable = std::ranges::none_of(
+      name, [](char c) { return absl::ascii_iscntrl(static_cast<unsigned char>(c)); });
+  if (printable) return "";
+  return absl::StrCat("group is '", absl::CEscape(name), "', allowed: no control characters");
+}
+
 std::string JoinFault(const RouterConfig& config, const Join& join) {
-  if (join.group.empty()) return "group is empty";
   if (join.world == 0 || join.world > kMaxRanks) {
     return absl::StrCat("world is ", join.world, ", allowed: 1 to ", kMaxRanks);
   }

@@ -103,7 +103,9 @@ inline constexpr ptrdiff_t kMaxFailedStarts = 16;
 // Keeps products of block counts within 64 bits.
 inline constexpr uint64_t kMaxGroupBlocks = uint64_t{1} << 31;
 
-// What is wrong with a Join by itself or for this router; empty: nothing.
+// What is wrong with a group's name, which stands in log lines, metrics and tables; empty: nothing.
+std::string GroupNameFault(const std::string& name);
+// What is wrong with the rest of a Join by itself or for this router; empty: nothing.
 std::string JoinFault(const RouterConfig& config, const Join& join);
 // How two ranks of one incarnation differ where they must agree; empty: they agree.
 std::string JoinDifference(const Join& a, const Join& b);

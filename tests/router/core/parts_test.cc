@@ -147,6 +147,15 @@ TEST(GroupTable, WhenFullOnlyTheDeadMakeWay) {
   EXPECT_EQ(groups.size(), kMaxGroups);
 }
 
+TEST(GroupName, HasNoControlCharacters) {
+  EXPECT_EQ(GroupNameFault("group-0 \xc3\xa9"), "");
+  EXPECT_EQ(GroupNameFault(""), "group is empty");
+  EXPECT_EQ(GroupNameFault("a\n\x1b[31m\x7f"),
+            "group is 'a\\n\\033[31m\\177', allowed: no control characters");
+  EXPECT_EQ(GroupNameFault(std::string(1, '\0')),
+            "group is '\\000', allowed: no control characters");
+}
+
 TEST(Timers, PopInOrderAndOnlyWhenDue) {
   Timers timers;
   EXPECT_EQ(timers.Next(), kTimeMax);
