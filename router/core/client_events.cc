@@ -18,6 +18,7 @@ void RouterImpl::OnHello(PeerId peer, const Hello& hello) {
   if (client == nullptr) client = clients_.Add(peer, now_);
   if (client == nullptr) {
     Refusal refusal = Overloaded(absl::StrCat(clients_.size(), " clients"));
+    ++counters_.errors[static_cast<size_t>(refusal.code)];
     out_->to_clients.push_back(
         {peer, RequestError{{}, refusal.code, std::move(refusal.message), refusal.details}});
     return;

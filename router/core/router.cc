@@ -60,7 +60,10 @@ void RouterImpl::On(ClientSaid& event) {
   Client* client = clients_.Find(event.client);
   if (client == nullptr) {
     RequestError error{{}, ErrorCode::kInvalidArgument, "the first message must be Hello", {}};
-    if (auto* m = std::get_if<GenerateRequest>(&event.message)) error.request_id = m->request_id;
+    if (auto* m = std::get_if<GenerateRequest>(&event.message)) {
+      error.request_id = m->request_id;
+      ++counters_.errors[static_cast<size_t>(error.code)];
+    }
     out_->to_clients.push_back({event.client, std::move(error)});
     return;
   }

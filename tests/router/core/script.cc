@@ -88,6 +88,7 @@ void ScriptRunner::Configure(Words words) {
 
 std::string ScriptRunner::RunLine(const std::string& line) {
   if (line == "status") return StatusText(router_->Status(now_));
+  if (line == "errors") return ErrorsText(router_->Status(now_).counters);
   if (line.starts_with("find ")) {
     Words words(line);
     words.Next();
@@ -136,7 +137,7 @@ std::string ScriptRunner::Run(const std::string& script) {
       queries.clear();
       out += effects;
       skipping = true;
-    } else if (line == "status" || line.starts_with("find ")) {
+    } else if (line == "status" || line == "errors" || line.starts_with("find ")) {
       absl::StrAppend(&queries, line, "\n");
     } else {
       out += RunLine(line);

@@ -66,5 +66,6 @@ std::vector<uint32_t> ParseTokens(const std::string& text);  // "1,2,3" or "7x20
 // One line per effect, in the order client messages, worker messages, tokenize, notes.
 std::string EffectsText(const RouterEffects& effects);
 std::string StatusText(const RouterStatus& status);
+std::string ErrorsText(const RouterCounters& counters);  // those that were counted, by code
 
 }  // namespace kvern

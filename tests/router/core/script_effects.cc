@@ -139,6 +139,16 @@ std::string EffectsText(const RouterEffects& effects) {
   return out;
 }
 
+std::string ErrorsText(const RouterCounters& counters) {
+  std::string out = "errors";
+  for (size_t code = 0; code < counters.errors.size(); ++code) {
+    if (counters.errors[code] == 0) continue;
+    absl::StrAppend(&out, " ", ToAbsl(ErrorCodeName(static_cast<ErrorCode>(code))), "=",
+                    counters.errors[code]);
+  }
+  return out + "\n";
+}
+
 std::string StatusText(const RouterStatus& status) {
   std::string out = absl::StrCat(
       "status queue=", status.queue_entries, " bytes=", status.queue_bytes,
