@@ -87,6 +87,13 @@ uint64_t DrawRandom() {
   return value == 0 ? 1 : value;  // 0 means "not said".
 }
 
+// Else every request that leaves max_tokens to the service would never fit.
+absl::Status CheckLimits(const Settings& settings, const ServedModel& model) {
+  if (settings.default_max_tokens < int64_t{model.max_seq_len}) return absl::OkStatus();
+  return InvalidArgument("--default-max-tokens: ", settings.default_max_tokens,
+                         ", allowed: below the longest prompt + answer, ", model.max_seq_len);
+}
+
 RouterConfig ConfigOf(const Settings& settings, const ServedModel& model) {
   RouterConfig config;
   config.model = model.name;
@@ -181,6 +188,7 @@ absl::Status RunRouter(const Settings& settings) {
       announcer.Bound({ports->endpoint(), ports->worker_endpoint(), status_server->address()}));
 
   KVERN_ASSIGN_OR_RETURN(std::unique_ptr<ServedModel> model, LoadServedModel(settings.model));
+  KVERN_RETURN_IF_ERROR(CheckLimits(settings, *model));
   RouterConfig config = ConfigOf(settings, *model);
   RouterLoop loop(config, DrawRandom(), model->Text(), ports.get());
   SignalCounter signal_counter(signals, &loop);

@@ -194,6 +194,15 @@ TEST_F(ProgramTest, ALimitAboveTheModelsIsRefused) {
   EXPECT_THAT(ReadAll(errors_[0]), HasSubstr("--max-seq-len: 100000, the model allows"));
 }
 
+TEST_F(ProgramTest, ADefaultThatNeverFitsIsRefused) {
+  Start({"--model", kModel, "--listen", "tcp://127.0.0.1:0", "--status", "127.0.0.1:0",
+         "--default-max-tokens", "512"});
+  EXPECT_EQ(Wait(), 1);
+  EXPECT_THAT(ReadAll(errors_[0]),
+              HasSubstr("--default-max-tokens: 512, allowed: below the longest prompt + answer, "
+                        "512"));
+}
+
 // It would be ready, and refuse every request.
 TEST_F(ProgramTest, AQueueWithoutRoomIsRefused) {
   Start({"--model", kModel, "--listen", "tcp://127.0.0.1:0", "--status", "127.0.0.1:0",
