@@ -47,6 +47,12 @@ class LaunchTest(unittest.TestCase):
                 for pid in self.family.pids("kvern-worker")
                 for words in [self.family.arguments(pid)] if words}
 
+    def all_ranks(self, count=2, instead_of=()):
+        """The ranks, as one look at /proc found them; None until there are so many and all are new."""
+        ranks = self.ranks()
+        old = [rank for rank in ranks if rank in instead_of and ranks[rank] == instead_of[rank]]
+        return ranks if len(ranks) == count and not old else None
+
     def finish_drain(self):
         wait_for((self.folder / "draining").exists, "the router heard of the drain")
         (self.folder / "drained").touch()
@@ -61,9 +67,9 @@ class LaunchTest(unittest.TestCase):
         self.assertEqual(json.loads(ready_file.read_text()),
                          {"endpoint": "tcp://127.0.0.1:1", "status": "127.0.0.1:2",
                           "pid": launch.pid})
-        wait_for(lambda: len(self.ranks()) == 4, "two groups of two ranks")
-        self.assertEqual(set(self.ranks()), {("group-0", "0"), ("group-0", "1"),
-                                             ("group-1", "0"), ("group-1", "1")})
+        ranks = wait_for(lambda: self.all_ranks(4), "two groups of two ranks")
+        self.assertEqual(set(ranks), {("group-0", "0"), ("group-0", "1"),
+                                      ("group-1", "0"), ("group-1", "1")})
         launch.signal(signal.SIGTERM)
         self.finish_drain()
         self.assertEqual(launch.wait(), 0, launch.stderr)
@@ -126,7 +132,7 @@ class LaunchTest(unittest.TestCase):
 
     def test_one_rank_dies_and_its_group_alone_restarts(self):
         launch = self.launch("--replicas", 2)
-        before = wait_for(lambda: len(self.ranks()) == 4 and self.ranks(), "four ranks")
+        before = wait_for(lambda: self.all_ranks(4), "four ranks")
         os.kill(before["group-0", "1"][0], signal.SIGKILL)
         after = wait_for(
             lambda: self.all_but_the_same(4, before, ("group-0", "1")), "group-0 is back")
@@ -179,7 +185,7 @@ class LaunchTest(unittest.TestCase):
 
     def test_rank_that_dies_while_draining_is_told(self):
         launch = self.launch()
-        ranks = wait_for(lambda: len(self.ranks()) == 2 and self.ranks(), "both ranks")
+        ranks = wait_for(self.all_ranks, "both ranks")
         launch.signal(signal.SIGTERM)
         wait_for((self.folder / "draining").exists, "the router heard of the drain")
         os.kill(ranks["group-0", "0"][0], signal.SIGKILL)
@@ -197,11 +203,10 @@ class LaunchTest(unittest.TestCase):
             stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         try:
             self.assertEqual(launch.stdout.readline(), b"ready tcp://127.0.0.1:1\n")
-            before = wait_for(lambda: len(list(self.folder.glob("up-*"))) == 2 and self.ranks(),
-                              "both ranks")
+            before = wait_for(lambda: len(list(self.folder.glob("up-*"))) == 2
+                              and self.all_ranks(), "both ranks")
             os.kill(before["group-0", "0"][0], signal.SIGKILL)
-            wait_for(lambda: len(self.ranks()) == 2 and not set(self.ranks().values())
-                     & set(before.values()), "the group is back")
+            wait_for(lambda: self.all_ranks(instead_of=before), "the group is back")
         finally:
             launch.kill()
             launch.communicate()
