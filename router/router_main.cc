@@ -17,6 +17,7 @@
 #include "router/io/startup_table.h"
 #include "router/io/status_server.h"
 #include "router/served_model.h"
+#include "schemas/files/model_config.h"
 
 namespace kvern {
 namespace {
@@ -48,9 +49,9 @@ Settings ParseCommandLine(int argc, char** argv) {
   options.String("worker-listen", "ENDPOINT", "where workers connect", &settings.worker_listen);
   options.String("status", "ADDRESS", "status server", &settings.status);
   options.Count("max-seq-len", "N", "longest prompt + answer (default: the model's)",
-                &settings.max_seq_len, 1, UINT32_MAX);
+                &settings.max_seq_len, 2, kMaxSeqLen);
   options.Count("default-max-tokens", "N", "max_tokens of a request without",
-                &settings.default_max_tokens, 1, UINT32_MAX);
+                &settings.default_max_tokens, 1, kMaxSeqLen);
   options.Count("queue-entries", "N", "most requests that may wait", &settings.queue_entries, 1,
                 1 << 20);
   options.Size("queue-bytes", "most bytes of waiting requests (default 256MiB)",

@@ -19,6 +19,7 @@ namespace {
 constexpr const char* kUsage = "kvern-launch --model PATH [--tp N] [--replicas N] [options]";
 constexpr int64_t kMaxReplicas = 64;
 constexpr int64_t kMaxTp = 64;
+constexpr int64_t kMaxSeqLen = 1 << 24;  // no model allows more
 
 // An option whose value is checked by `check` and then passed on unchanged.
 void Passed(Options& options, const std::string& name, const std::string& value_name,
@@ -40,8 +41,9 @@ absl::Status CheckSize(std::string_view text) {
   return InvalidArgument("'", ToAbsl(text), "', allowed: more than 0");
 }
 absl::Status CheckTime(std::string_view text) { return ParseDuration(text).status(); }
-absl::Status CheckCount(std::string_view text) {
-  return ParseInteger(text, 1, INT64_C(1) << 40).status();
+// With the limits of the child that gets the option.
+std::function<absl::Status(std::string_view)> CheckCount(int64_t min, int64_t max) {
+  return [=](std::string_view text) { return ParseInteger(text, min, max).status(); };
 }
 
 absl::Status CheckDevice(std::string_view text) {
@@ -58,12 +60,14 @@ void WorkerOptions(Options& options, LaunchConfig* config) {
   Passed(options, "kv-memory", "SIZE", "KV cache per rank (default: 25 % of memory / ranks)",
          worker, CheckSize);
   Passed(options, "kv-blocks", "N", "KV cache per group in blocks of 16 tokens", worker,
-         CheckCount);
+         CheckCount(1, INT64_C(1) << 31));
   Passed(options, "kv-dtype", "TYPE", "auto|f32|bf16 (default auto: bf16)", worker, CheckText);
   Passed(options, "weights", "TYPE", "auto|f32|bf16|int8|int4 (default auto: as in the file)",
          worker, CheckText);
-  Passed(options, "threads", "N", "threads per rank (default: cores / ranks)", worker, CheckCount);
-  Passed(options, "max-batch-tokens", "N", "tokens computed in one step", worker, CheckCount);
+  Passed(options, "threads", "N", "threads per rank (default: cores / ranks)", worker,
+         CheckCount(1, 1024));
+  Passed(options, "max-batch-tokens", "N", "tokens computed in one step", worker,
+         CheckCount(1, 65536));
   options.Flag("batch-invariant", "same bytes in any batch; always so on the CPU",
                &config->batch_invariant);
 }
@@ -71,12 +75,13 @@ void WorkerOptions(Options& options, LaunchConfig* config) {
 void RouterOptions(Options& options, LaunchConfig* config) {
   std::vector<PassedOption>* router = &config->router_options;
   Passed(options, "default-max-tokens", "N", "max_tokens of a request without (default 256)",
-         router, CheckCount);
+         router, CheckCount(1, kMaxSeqLen));
   Passed(options, "default-ttft-deadline", "TIME", "longest wait for a first token (default 10s)",
          router, CheckTime);
   Passed(options, "chat-template", "NAME", "built-in template instead of the model's", router,
          CheckText);
-  Passed(options, "queue-entries", "N", "most requests that may wait", router, CheckCount);
+  Passed(options, "queue-entries", "N", "most requests that may wait", router,
+         CheckCount(1, 1 << 20));
   Passed(options, "queue-bytes", "SIZE", "most bytes of waiting requests", router, CheckSize);
 }
 
@@ -141,7 +146,7 @@ LaunchConfig ParseLaunchConfig(int argc, char** argv) {
   options.Count("replicas", "N", "groups", &config.replicas, 1, kMaxReplicas);
   WorkerOptions(options, &config);
   Passed(options, "max-seq-len", "N", "longest prompt + answer (default: the model's)", &both,
-         CheckCount);
+         CheckCount(2, kMaxSeqLen));
   Passed(options, "model-name", "NAME", "served name (default: from the model)", &both, CheckText);
   RouterOptions(options, &config);
   options.String("listen", "ENDPOINT", "for clients; port 0 picks one", &config.listen);
