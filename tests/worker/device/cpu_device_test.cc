@@ -10,6 +10,7 @@
 #include "kernels/reference/rows.h"
 #include "kernels/reference/sampling.h"
 #include "tests/worker/device/attention_fixture.h"
+#include "worker/device/cpu/memory.h"
 
 namespace kvern {
 namespace {
@@ -34,6 +35,37 @@ TEST(CpuDeviceTest, NamesWhatIsWrongWithTheConfiguration) {
   EXPECT_THAT(NewCpuDevice({.threads = 1, .isa = "sse"}).status().message(), HasSubstr("'sse'"));
   EXPECT_EQ(MakeCpuDevice(2, "plain")->description(), "plain, 2 threads");
   EXPECT_EQ(MakeCpuDevice(1, "plain")->name(), "cpu");
+}
+
+TEST(MemoryArenaTest, PiecesAreZeroAlignedApartAndOutliveTheArena) {
+  // Some share a mapping, some begin the next one, the last has its own.
+  constexpr size_t kSizes[] = {1,
+                               100,
+                               size_t{15} << 20,
+                               size_t{14} << 20,
+                               size_t{13} << 20,
+                               size_t{12} << 20,
+                               size_t{16} << 20,
+                               64,
+                               size_t{40} << 20};
+  std::vector<AlignedMemory> pieces;
+  {
+    MemoryArena arena;
+    for (size_t bytes : kSizes) pieces.push_back(arena.Allocate(bytes).value());
+    EXPECT_THAT(arena.Allocate(size_t{1} << 62).status().message(), HasSubstr("bytes of memory"));
+  }
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    EXPECT_EQ(pieces[i].bytes(), kSizes[i]);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(pieces[i].data()) % 64, 0u);
+    EXPECT_EQ(pieces[i].data()[0], 0);
+    EXPECT_EQ(pieces[i].data()[kSizes[i] - 1], 0);
+    std::memset(pieces[i].data(), static_cast<int>(i + 1), kSizes[i]);
+  }
+  pieces.erase(pieces.begin());  // Its neighbours stay.
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    EXPECT_EQ(pieces[i].data()[0], static_cast<char>(i + 2));
+    EXPECT_EQ(pieces[i].data()[pieces[i].bytes() - 1], static_cast<char>(i + 2));
+  }
 }
 
 TEST(CpuDeviceTest, MemoryIsZeroAlignedAndRefusedByName) {
