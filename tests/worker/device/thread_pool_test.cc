@@ -27,7 +27,7 @@ TEST(ThreadPoolTest, RangesCoverEverythingOnceOnUnits) {
     for (int64_t count : {0, 1, 2, 5, 16, 17, 100}) {
       for (int64_t unit : {1, 2, 16}) {
         std::vector<int> seen(static_cast<size_t>(count));
-        pool.Ranges(count, unit, [&](int64_t begin, int64_t end) {
+        pool.Ranges(count, unit, [&](int, int64_t begin, int64_t end) {
           EXPECT_EQ(begin % unit, 0);
           EXPECT_LT(begin, end);
           for (int64_t i = begin; i < end; ++i) ++seen[static_cast<size_t>(i)];
@@ -57,10 +57,10 @@ TEST(ThreadPoolTest, WhatWorkersWroteIsSeenByTheOwnerAndByTheNextRound) {
   std::vector<int64_t> values(4000);
   for (int64_t round = 1; round <= 50; ++round) {
     // Each round reads what another thread wrote in the round before.
-    pool.Ranges(4000, 1, [&](int64_t begin, int64_t end) {
+    pool.Ranges(4000, 1, [&](int, int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) values[static_cast<size_t>(i)] += i;
     });
-    pool.Ranges(4000, 1, [&](int64_t begin, int64_t end) {
+    pool.Ranges(4000, 1, [&](int, int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) values[static_cast<size_t>(3999 - i)] += 1;
     });
     const int64_t sum = std::accumulate(values.begin(), values.end(), int64_t{0});

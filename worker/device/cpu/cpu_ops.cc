@@ -44,7 +44,7 @@ void CpuOps::ForRows(int64_t rows, int64_t cost, const std::function<void(int64_
     for (int64_t row = 0; row < rows; ++row) body(row);
     return;
   }
-  pool_.Ranges(rows, 1, [&](int64_t begin, int64_t end) {
+  pool_.Ranges(rows, 1, [&](int, int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) body(row);
   });
 }
@@ -94,32 +94,43 @@ void CpuOps::AddRmsNorm(Tensor delta, Tensor x, const float* weight, float eps, 
   });
 }
 
-cpu::PackedRows CpuOps::PackRows(Tensor x, const cpu::PackedMatrix& weight) {
-  cpu::PackedRows packed;
-  packed.rows = x.rows;
-  packed.tile_rows = matmul_.tile_rows(x.rows);
-  const int64_t tiles = cpu::NumTiles(x.rows, packed.tile_rows);
-  const int64_t padded_rows = tiles * packed.tile_rows;
-  const int64_t k = weight.k;
-  const bool in_place = matmul_.reads_in_place(weight.packing, x.rows);
-  float* values = nullptr;
-  float* sums = nullptr;
-  if (!in_place) values = Scratch(packed_values_, static_cast<size_t>(padded_rows * k));
-  if (weight.packing == cpu::Packing::kInt8 || weight.packing == cpu::Packing::kInt4) {
-    sums = Scratch(packed_sums_, static_cast<size_t>(padded_rows * (k / cpu::kGroup)));
+CpuOps::RowCopies CpuOps::NewRowCopies(Tensor x, const cpu::PackedMatrix& w) {
+  RowCopies made;
+  made.rows.rows = x.rows;
+  made.rows.tile_rows = matmul_.tile_rows(x.rows);
+  made.tiles = cpu::NumTiles(x.rows, made.rows.tile_rows);
+  const int64_t padded_rows = made.tiles * made.rows.tile_rows;
+  const int64_t copies = made.tiles == 1 ? pool_.threads() : 1;
+  if (matmul_.reads_in_place(w.packing, x.rows)) {
+    made.rows.values = x.f32();
+  } else {
+    made.value_stride = padded_rows * w.k;
+    made.values = Scratch(packed_values_, static_cast<size_t>(copies * made.value_stride));
   }
-  ForRows(tiles, k * packed.tile_rows, [&](int64_t tile) {
-    if (values != nullptr) {
-      matmul_.pack_tile(weight.packing, x.f32(), x.stride, x.rows, k, packed.tile_rows, tile,
-                        values);
-    }
-    if (sums != nullptr) {
-      matmul_.sum_groups(x.f32(), x.stride, x.rows, k, packed.tile_rows, tile, sums);
-    }
-  });
-  packed.values = in_place ? x.f32() : values;
-  packed.group_sums = sums;
-  return packed;
+  if (w.packing == cpu::Packing::kInt8 || w.packing == cpu::Packing::kInt4) {
+    made.sum_stride = padded_rows * (w.k / cpu::kGroup);
+    made.sums = Scratch(packed_sums_, static_cast<size_t>(copies * made.sum_stride));
+  }
+  return made;
+}
+
+cpu::PackedRows CpuOps::RowCopies::Copy(int64_t i) const {
+  cpu::PackedRows copy = rows;
+  if (values != nullptr) copy.values = values + i * value_stride;
+  if (sums != nullptr) copy.group_sums = sums + i * sum_stride;
+  return copy;
+}
+
+void CpuOps::PackTile(Tensor x, const cpu::PackedMatrix& w, const RowCopies& to, int64_t copy,
+                      int64_t tile) {
+  if (to.values != nullptr) {
+    matmul_.pack_tile(w.packing, x.f32(), x.stride, x.rows, w.k, to.rows.tile_rows, tile,
+                      to.values + copy * to.value_stride);
+  }
+  if (to.sums != nullptr) {
+    matmul_.sum_groups(x.f32(), x.stride, x.rows, w.k, to.rows.tile_rows, tile,
+                       to.sums + copy * to.sum_stride);
+  }
 }
 
 void CpuOps::MatMul(Tensor x, const Matrix& weight, const float* bias, Tensor out) {
@@ -130,15 +141,27 @@ void CpuOps::MatMul(Tensor x, const Matrix& weight, const float* bias, Tensor ou
   KVERN_CHECK_EQ(out.cols, w.n);
   KVERN_CHECK_EQ(x.rows, out.rows);
   if (x.rows == 0) return;
-  const cpu::PackedRows rows = PackRows(x, w);
+  const RowCopies packed = NewRowCopies(x, w);
   const int64_t panels = cpu::NumPanels(w.n);
-  const auto multiply = [&](int64_t begin, int64_t end) {
-    matmul_.multiply(w, rows, bias, out.f32(), out.stride, begin, end);
+  const auto multiply = [&](int64_t copy, int64_t begin, int64_t end) {
+    matmul_.multiply(w, packed.Copy(copy), bias, out.f32(), out.stride, begin, end);
   };
-  if (w.n * w.k * x.rows < kWorthThreads) {
-    multiply(0, panels);
+  const bool parallel = w.n * w.k * x.rows >= kWorthThreads;
+  if (parallel && packed.tiles == 1) {
+    // Each thread packs the few rows for itself: one would leave the others idle, and then feed
+    // them from its own cache.
+    pool_.Ranges(panels, 2, [&](int thread, int64_t begin, int64_t end) {
+      PackTile(x, w, packed, thread, 0);
+      multiply(thread, begin, end);
+    });
+    return;
+  }
+  ForRows(packed.tiles, w.k * packed.rows.tile_rows,
+          [&](int64_t tile) { PackTile(x, w, packed, 0, tile); });
+  if (parallel) {
+    pool_.Ranges(panels, 2, [&](int, int64_t begin, int64_t end) { multiply(0, begin, end); });
   } else {
-    pool_.Ranges(panels, 2, multiply);
+    multiply(0, 0, panels);
   }
 }
 

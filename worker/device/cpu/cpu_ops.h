@@ -52,12 +52,27 @@ class CpuOps final : public Ops {
   // Waking the pool and waiting for it costs a few microseconds: some ten thousand operations.
   static constexpr int64_t kWorthThreads = 50000;
 
+  // Memory for the packed rows of a product: one copy, or one per thread when they are one tile.
+  // Without `values` the kernel reads the rows in place.
+  struct RowCopies {
+    cpu::PackedRows Copy(int64_t i) const;
+
+    cpu::PackedRows rows;
+    int64_t tiles = 0;
+    float* values = nullptr;
+    int64_t value_stride = 0;  // from copy to copy
+    float* sums = nullptr;
+    int64_t sum_stride = 0;
+  };
+
   // body(row) for each row, on several threads when rows * cost (float operations of a row) is
   // worth waking them.
   void ForRows(int64_t rows, int64_t cost, const std::function<void(int64_t)>& body);
   // Memory of at least `floats` float32, aligned to 64 bytes; the content is not kept.
   float* Scratch(AlignedMemory& memory, size_t floats);
-  cpu::PackedRows PackRows(Tensor x, const cpu::PackedMatrix& weight);
+  RowCopies NewRowCopies(Tensor x, const cpu::PackedMatrix& w);
+  void PackTile(Tensor x, const cpu::PackedMatrix& w, const RowCopies& to, int64_t copy,
+                int64_t tile);
   void AttendWholeItems(const std::vector<cpu::AttentionRows>& items, bool parallel);
   void AttendSplitItems(const std::vector<cpu::AttentionRows>& items);
 

@@ -73,18 +73,18 @@ void ThreadPool::RunOnAll(const std::function<void(int)>& body) {
 }
 
 void ThreadPool::Ranges(int64_t count, int64_t unit,
-                        const std::function<void(int64_t, int64_t)>& body) {
+                        const std::function<void(int, int64_t, int64_t)>& body) {
   const int64_t units = (count + unit - 1) / unit;
   const int64_t parts = std::min<int64_t>(units, threads());
   if (parts <= 1) {
-    if (count > 0) body(0, count);
+    if (count > 0) body(0, 0, count);
     return;
   }
   RunOnAll([&](int thread) {
     if (thread >= parts) return;
     const int64_t begin = units * thread / parts * unit;
     const int64_t end = std::min(count, units * (thread + 1) / parts * unit);
-    body(begin, end);
+    body(thread, begin, end);
   });
 }
 

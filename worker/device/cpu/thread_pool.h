@@ -25,9 +25,9 @@ class ThreadPool {
   // body(0) .. body(threads() - 1), each on its own thread; returns when all are done.
   void RunOnAll(const std::function<void(int)>& body);
 
-  // body(begin, end) over [0, count) cut into at most threads() ranges whose begins are multiples
-  // of `unit`. Ranges are never empty.
-  void Ranges(int64_t count, int64_t unit, const std::function<void(int64_t, int64_t)>& body);
+  // body(thread, begin, end) over [0, count) cut into at most threads() ranges whose begins are
+  // multiples of `unit`. Ranges are never empty.
+  void Ranges(int64_t count, int64_t unit, const std::function<void(int, int64_t, int64_t)>& body);
 
   // body(thread, i) for each i in [0, count), handed out one at a time; for items of uneven cost.
   void Items(int64_t count, const std::function<void(int, int64_t)>& body);
