@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "cluster/base/check.h"
 #include "cluster/capacity/kv_budget.h"
+#include "worker/core/scheduler.h"
 
 namespace kvern::sim {
 namespace {
@@ -21,11 +22,19 @@ uint32_t PromptTokens(const GenerateRequest& request) {
 
 }  // namespace
 
+Checker::Checker(const SimOptions& options, Report violation)
+    : options_(options), violation_(std::move(violation)) {
+  for (Fault fault : {Fault::kClientFrozen, Fault::kClientPartitioned, Fault::kClientLinkSlow}) {
+    silent_clients_ = silent_clients_ || options.faults[fault] > 0;
+  }
+}
+
 uint64_t Checker::NeedOf(const Record& record) const {
   return BlocksNeeded(record.prompt_tokens, record.max_tokens, record.n, kBlockSize);
 }
 
-void Checker::Issued(Time now, uint32_t client, uint32_t tenant, GenerateRequest& request) {
+void Checker::Issued(Time now, uint32_t client, uint32_t tenant, Ask& ask) {
+  GenerateRequest& request = ask.request;
   // The place in records_ is the id, so that nothing has to be looked up.
   request.request_id = {uint64_t{client} + 1, records_.size() + 1};
   Record record;
@@ -44,6 +53,7 @@ void Checker::Issued(Time now, uint32_t client, uint32_t tenant, GenerateRequest
   record.ttft_deadline = request.ttft_deadline_ms
                              ? Duration{*request.ttft_deadline_ms} * kMillisecond
                              : options_.router.default_ttft_deadline;
+  record.bad = ask.bad;
   record.asked = now;
   record.choices.resize(request.n);
   records_.push_back(std::move(record));
@@ -58,6 +68,18 @@ Record* Checker::Find(const RequestId& id) {
 
 void Checker::Arrived(Time now, const RequestId& id) {
   if (Record* record = Find(id)) record->arrived = now;
+}
+
+void Checker::Cancelled(uint32_t client, const RequestId& id) {
+  Record* record = Find(id);
+  if (record->client == client) record->cancelled = true;
+}
+
+void Checker::Preempted(const RequestId& id, uint32_t times) {
+  Record* record = Find(id);
+  record->preemptions = std::max(record->preemptions, times);
+  if (record->guaranteed) Violate("P1", id, "guaranteed, and yet preempted");
+  if (times > kMaxPreemptions) Violate("P1", id, absl::StrCat("preempted ", times, " times"));
 }
 
 void Checker::ClientLost(const std::vector<RequestId>& open) {
@@ -97,6 +119,7 @@ Record* Checker::FindFor(uint32_t client, const RequestId& id, const char* what)
     Violate("S3", id, absl::StrCat(what, " for a request that client ", client, " did not make"));
     return nullptr;
   }
+  if (record->client_lost) return nullptr;  // of the process before
   if (record->over) {
     Violate(record->error == ErrorCode::kCancelled ? "S10" : "S3", id,
             absl::StrCat(what, " after the terminal answer"));
@@ -130,6 +153,7 @@ void Checker::Read(Time now, uint32_t client, const RouterToClient& message,
 void Checker::ReadAccepted(Record& record, const Accepted& accepted) {
   const RequestId& id = accepted.request_id;
   if (record.accepted) Violate("S3", id, "accepted twice");
+  if (record.bad) Violate("S3", id, "accepted, but it is invalid");
   record.accepted = true;
   if (record.has_seed && record.seed != accepted.seed) {
     Violate("S1", id, "another seed than the client's");
@@ -214,6 +238,16 @@ void Checker::ReadError(Time now, Record& record, const RequestError& error) {
   record.error = error.code;
   End(now, record);
   const ErrorDetails& details = error.details;
+  bool invalid = error.code == ErrorCode::kInvalidArgument || error.code == ErrorCode::kNotFound ||
+                 error.code == ErrorCode::kUnsupportedParameter ||
+                 error.code == ErrorCode::kInternal;
+  // Text may turn out to be ill-formed, and a client that was forgotten must say Hello again.
+  if (invalid && !record.bad && !record.reads_text && error.message != kSayHello) {
+    Violate("S3", error.request_id, absl::StrCat("refused as invalid: ", error.message));
+  }
+  if (error.code == ErrorCode::kCancelled && !record.cancelled && !silent_clients_) {
+    Violate("S10", error.request_id, "cancelled, but not by its client");
+  }
   if (error.code == ErrorCode::kNeverFits) {
     bool too_long = record.prompt_tokens + record.max_tokens > options_.router.max_seq_len;
     bool too_big = details.available_blocks && NeedOf(record) > *details.available_blocks;

@@ -15,8 +15,12 @@
 #include "router/core/router.h"
 #include "schemas/messages.h"
 #include "tools/sim/options.h"
+#include "tools/sim/workload.h"
 
 namespace kvern::sim {
+
+// What a client is told that the router does not know (any more).
+inline constexpr char kSayHello[] = "the first message must be Hello";
 
 // One request, as its client and the wire saw it. Without its prompt: there may be many.
 struct Record {
@@ -38,12 +42,14 @@ struct Record {
   bool guaranteed = true;
   bool has_seed = false;
   bool has_deadline = false;
+  bool bad = false;  // must be refused as invalid
   Duration ttft_deadline = 0;
   uint64_t seed = 0;
 
   Time asked = 0;
   Time arrived = -1;  // at the router
   bool accepted = false;
+  bool cancelled = false;  // by its client
   bool dispatched = false;
   bool over = false;
   bool client_lost = false;  // nobody reads its answer any more
@@ -52,20 +58,23 @@ struct Record {
   Time last_token = -1;
   Time ended = -1;      // its client read the terminal answer
   uint32_t tokens = 0;  // of all choices
-  size_t place = 0;     // in its client's list of open requests
+  uint32_t preemptions = 0;
+  size_t place = 0;  // in its client's list of open requests
   absl::InlinedVector<Choice, 1> choices;
 };
 
 class Checker {
  public:
   using Report = std::function<void(const std::string&)>;
-  Checker(const SimOptions& options, Report violation)
-      : options_(options), violation_(std::move(violation)) {}
+  Checker(const SimOptions& options, Report violation);
 
   // ---- What the world did.
   // Gives the request its id. `client`: the index of who asks.
-  void Issued(Time now, uint32_t client, uint32_t tenant, GenerateRequest& request);
+  void Issued(Time now, uint32_t client, uint32_t tenant, Ask& ask);
   void Arrived(Time now, const RequestId& id);
+  void Cancelled(uint32_t client, const RequestId& id);
+  // A group has begun it again, `times` in all.
+  void Preempted(const RequestId& id, uint32_t times);
   void ClientLost(const std::vector<RequestId>& open);
 
   // ---- What the router did.
@@ -100,6 +109,7 @@ class Checker {
   Report violation_;
   std::deque<Record> records_;
   uint64_t open_ = 0;
+  bool silent_clients_ = false;  // a client may be taken for lost
 };
 
 }  // namespace kvern::sim

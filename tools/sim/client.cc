@@ -13,21 +13,23 @@ SimClient::SimClient(World* world, uint32_t index, uint32_t tenant, std::string 
       tenant_name_(std::move(tenant_name)),
       peer_(world->ConnectClient(index)) {}
 
-void SimClient::Start() { Say(Hello{peer_, tenant_name_, "sim"}); }
+void SimClient::Start() { Say(Hello{(peer_ << 8) + incarnation_, tenant_name_, "sim"}); }
 
-void SimClient::Ask(GenerateRequest request, Duration cancel_after) {
-  if (!alive_ || paused_) return;
-  world_->checker().Issued(world_->now(), index_, tenant_, request);
-  RequestId id = request.request_id;
+bool SimClient::Ask(sim::Ask ask) {
+  if (!alive_ || paused_) return false;
+  world_->checker().Issued(world_->now(), index_, tenant_, ask);
+  RequestId id = ask.request.request_id;
   world_->checker().Find(id)->place = open_.size();
   open_.push_back(id);
-  Say(std::move(request));
-  if (cancel_after >= 0) {
-    world_->Schedule(world_->now() + cancel_after, EventKind::kClientCancels, index_, id.low);
+  Say(std::move(ask.request));
+  if (ask.cancel_after >= 0) {
+    world_->Schedule(world_->now() + ask.cancel_after, EventKind::kClientCancels, index_, id.low);
   }
-  if (keeping_alive_) return;
-  keeping_alive_ = true;
-  OnKeepAlive();
+  if (!keeping_alive_) {
+    keeping_alive_ = true;
+    OnKeepAlive();
+  }
+  return true;
 }
 
 void SimClient::Die(bool lose_tail) {
@@ -36,10 +38,20 @@ void SimClient::Die(bool lose_tail) {
   world_->Disconnect(peer_, lose_tail);
 }
 
-void SimClient::Pause(Duration length) {
-  if (!alive_ || paused_) return;
+bool SimClient::Pause(Duration length) {
+  if (!alive_ || paused_) return false;
   paused_ = true;
   world_->Schedule(world_->now() + length, EventKind::kClientResumes, index_, 0);
+  return true;
+}
+
+bool SimClient::Restart() {
+  if (!alive_ || paused_) return false;
+  world_->checker().ClientLost(open_);
+  open_.clear();
+  ++incarnation_;
+  Start();
+  return true;
 }
 
 void SimClient::OnResume() {
@@ -64,7 +76,7 @@ void SimClient::Read(const RouterToClient& message) {
   for (const RequestId& id : ended_) Close(id);
   // Forgotten by the router while idle: introduce ourselves again.
   const auto* error = std::get_if<RequestError>(&message);
-  if (error != nullptr && error->message == "the first message must be Hello") Start();
+  if (error != nullptr && error->message == kSayHello) Start();
 }
 
 void SimClient::Close(const RequestId& id) {
@@ -83,14 +95,19 @@ void SimClient::OnKeepAlive() {
   world_->Schedule(world_->now() + kSecond, EventKind::kClientKeepAlive, index_, 0);
 }
 
+void SimClient::Cancel(const RequestId& id) {
+  if (!alive_) return;
+  world_->checker().Cancelled(index_, id);
+  Say(CancelRequest{id});
+}
+
 void SimClient::OnCancel(uint64_t request) {
   RequestId id{uint64_t{index_} + 1, request};
-  if (alive_ && !paused_ && !world_->checker().Find(id)->over) Say(CancelRequest{id});
+  if (!paused_ && !world_->checker().Find(id)->over) Cancel(id);
 }
 
 void SimClient::CancelAll() {
-  if (!alive_) return;
-  for (const RequestId& id : open_) Say(CancelRequest{id});
+  for (const RequestId& id : open_) Cancel(id);
 }
 
 void SimClient::Say(ClientMessage message) {

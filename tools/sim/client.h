@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "tools/sim/workload.h"
 #include "tools/sim/world.h"
 
 namespace kvern::sim {
@@ -15,10 +16,17 @@ class SimClient {
   SimClient(World* world, uint32_t index, uint32_t tenant, std::string tenant_name);
 
   void Start();  // says Hello
-  // Asks, and cancels after `cancel_after` if that is >= 0 and the answer is still open.
-  void Ask(GenerateRequest request, Duration cancel_after);
+  // Asks, and cancels as the ask says if the answer is then still open. False: it cannot now.
+  bool Ask(sim::Ask ask);
+  void Cancel(const RequestId& id);
+
+  // ---- faults
   void Die(bool lose_tail);
-  void Pause(Duration length);
+  // Falls silent for a while, then reads what it missed. False: it is silent already.
+  bool Pause(Duration length);
+  // Another process over the same connection. False: it is silent now.
+  bool Restart();
+
   void Receive(const RouterToClient& message);
   // Gives up everything that is open.
   void CancelAll();
@@ -43,6 +51,7 @@ class SimClient {
   uint32_t tenant_;
   std::string tenant_name_;
   PeerId peer_;
+  Incarnation incarnation_ = 1;
   bool alive_ = true;
   bool paused_ = false;
   bool keeping_alive_ = false;

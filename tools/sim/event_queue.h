@@ -15,6 +15,7 @@ namespace kvern::sim {
 enum class EventKind : uint8_t {
   kCall,             // value: a function kept by the simulation
   kArrival,          // the workload's next request is asked for
+  kFault,            // value: which
   kSample,           // the KV memory is looked at
   kRouterTurn,       // the router's loop runs; value: the time it was planned for
   kRouterReceives,   // value: a message under way
@@ -26,6 +27,8 @@ enum class EventKind : uint8_t {
   kGroupStepEnds,    // index: group, value: its life
   kGroupHeartbeat,   // index: group, value: its life
   kGroupResumes,     // index: group, value: its life
+  kGroupDies,        // index: group, value: its life
+  kRankJoins,        // index: group, value: its life; the rank that was late
 };
 
 struct Event {

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "cluster/base/check.h"
+#include "tools/sim/checker.h"
 
 namespace kvern::sim {
 
@@ -22,11 +23,42 @@ void SimGroup::Start() {
   ++life_;
   incarnation_ = rng_.Next();
   peers_.clear();
-  kv_blocks_ = world_->options().kv_blocks;
   for (uint32_t rank = 0; rank < world_->options().ranks; ++rank) {
     peers_.push_back(world_->ConnectGroup(index_));
-    Join(rank);
   }
+  kv_blocks_ = world_->options().kv_blocks;
+  if (next_start_ == NextStart::kSmaller) kv_blocks_ -= kv_blocks_ / 4;
+  JoinAll();
+  if (deaths_to_come_ == 0) return;
+  world_->Schedule(world_->now() + rng_.Between(1, 500) * kMillisecond, EventKind::kGroupDies,
+                   index_, life_);
+}
+
+void SimGroup::JoinAll() {
+  uint32_t ranks = world_->options().ranks;
+  bool last_waits = next_start_ == NextStart::kRankLate || next_start_ == NextStart::kRankMissing;
+  for (uint32_t rank = 0; rank < ranks; ++rank) {
+    if (!last_waits || rank + 1 < ranks) Join(rank);
+  }
+  Duration later = rng_.Between(100, 5000) * kMillisecond;
+  bool fails = next_start_ == NextStart::kRankMissing || next_start_ == NextStart::kRankDiffers;
+  if (next_start_ == NextStart::kRankLate) {
+    world_->Schedule(world_->now() + later, EventKind::kRankJoins, index_, life_);
+  } else if (fails) {
+    world_->Schedule(world_->now() + later, EventKind::kGroupDies, index_, life_);
+  }
+}
+
+void SimGroup::OnRankJoins(uint64_t life) {
+  if (life == life_) Join(world_->options().ranks - 1);
+}
+
+void SimGroup::OnDeath(uint64_t life) {
+  if (life != life_) return;
+  Kill({.told = true,
+        .lose_tail = rng_.Chance(1, 2),
+        .restart_after = rng_.Between(1, 100) * kMillisecond,
+        .deaths_to_come = deaths_to_come_ > 0 ? deaths_to_come_ - 1 : 0});
 }
 
 void SimGroup::Join(uint32_t rank) {
@@ -36,9 +68,9 @@ void SimGroup::Join(uint32_t rank) {
   join.group_incarnation = incarnation_;
   join.rank = rank;
   join.world = options.ranks;
-  join.build = "sim";
   join.model = options.router.model;
   bool smallest = rank + 1 == options.ranks;
+  join.build = smallest && next_start_ == NextStart::kRankDiffers ? "other" : "sim";
   join.kv_blocks = kv_blocks_ + (smallest ? 0 : rng_.Below(options.extra_blocks + 1));
   join.max_seq_len = options.router.max_seq_len;
   join.vocab_size = options.router.vocab_size;
@@ -46,35 +78,50 @@ void SimGroup::Join(uint32_t rank) {
   world_->ToRouter(peers_[rank], WorkerSaid{peers_[rank], std::move(join)});
 }
 
-void SimGroup::Kill(bool told, bool lose_tail, Duration restart_after) {
-  if (!up_) return;
+bool SimGroup::Kill(const Death& death) {
+  if (!up_) return false;
   ++faults_;
   up_ = false;
   paused_ = lie_ = repeat_ = false;
   slowness_ = 1;
+  next_start_ = death.next_start;
+  deaths_to_come_ = death.deaths_to_come;
   ++life_;
   scheduler_.reset();
   executor_ = FakeExecutor(world_->options().model);
   inbox_.clear();
   effects_ = WorkerEffects{};
   stepping_ = step_done_ = draining_ = report_due_ = false;
-  acked_ = step_id_ = step_us_ = prefill_tokens_ = 0;
-  for (PeerId peer : peers_) world_->Disconnect(peer, lose_tail);
-  if (told) {
+  acked_ = step_id_ = step_us_ = preemptions_ = recomputed_tokens_ = 0;
+  by_seed_ = {};
+  for (PeerId peer : peers_) world_->Disconnect(peer, death.lose_tail);
+  if (death.told) {
     world_->ToRouter(launcher_, WorkerSaid{0, GroupDown{name_, incarnation_, "killed"}});
   }
-  world_->Schedule(world_->now() + restart_after, EventKind::kGroupStarts, index_, life_);
+  world_->Schedule(world_->now() + death.restart_after, EventKind::kGroupStarts, index_, life_);
+  return true;
+}
+
+bool SimGroup::Reset() {
+  if (!up_) return false;
+  ++faults_;
+  for (PeerId& peer : peers_) {
+    world_->Disconnect(peer, /*lose_tail=*/true);
+    peer = world_->ConnectGroup(index_);
+  }
+  return true;
 }
 
 void SimGroup::OnStart(uint64_t life) {
   if (life == life_) Start();
 }
 
-void SimGroup::Pause(Duration length) {
-  if (!up_ || paused_) return;
+bool SimGroup::Pause(Duration length) {
+  if (!up_ || paused_) return false;
   paused_ = true;
   ++faults_;
   world_->Schedule(world_->now() + length, EventKind::kGroupResumes, index_, life_);
+  return true;
 }
 
 void SimGroup::OnResume(uint64_t life) {
@@ -88,15 +135,25 @@ void SimGroup::OnResume(uint64_t life) {
   }
 }
 
-void SimGroup::SlowDown(uint32_t factor, Time until) {
+bool SimGroup::SlowDown(uint32_t factor, Time until) {
+  if (!up_) return false;
   slowness_ = factor;
   slow_until_ = until;
   ++faults_;
+  return true;
 }
 
-void SimGroup::LieOnce() {
+bool SimGroup::LieOnce() {
+  if (!up_) return false;
   lie_ = true;
   ++faults_;
+  return true;
+}
+
+bool SimGroup::RepeatOnce() {
+  if (!up_) return false;
+  repeat_ = true;
+  return true;
 }
 
 void SimGroup::Receive(PeerId peer, const RouterToWorker& message) {
@@ -109,7 +166,9 @@ void SimGroup::Tick() {
   if (!up_ || paused_ || stepping_) return;
   for (auto& [peer, message] : std::exchange(inbox_, {})) {
     if (std::holds_alternative<JoinRefused>(message)) {
-      return Kill(/*told=*/true, /*lose_tail=*/false, rng_.Between(10, 200) * kMillisecond);
+      Kill({.restart_after = rng_.Between(10, 200) * kMillisecond,
+            .deaths_to_come = deaths_to_come_ > 0 ? deaths_to_come_ - 1 : 0});
+      return;
     }
     if (peer != peers_[0]) continue;  // other ranks only wait for rank 0
     if (const auto* start = std::get_if<GroupStart>(&message)) {
@@ -155,7 +214,11 @@ void SimGroup::Apply(const Commands& commands) {
     for (const CancelDispatch& cancel : commands.cancels) scheduler_->Cancel(now, cancel, effects_);
   };
   cancel_all();  // twice, as the production loop does
-  for (const Dispatch& dispatch : commands.dispatches) scheduler_->Accept(now, dispatch, effects_);
+  for (const Dispatch& dispatch : commands.dispatches) {
+    by_seed_.Erase(dispatch.sampling.seed);
+    by_seed_.Insert(dispatch.sampling.seed, {dispatch.request_id, {}});
+    scheduler_->Accept(now, dispatch, effects_);
+  }
   cancel_all();
   draining_ = draining_ || commands.drain;
 }
@@ -164,6 +227,7 @@ void SimGroup::BeginStep() {
   const SimOptions& options = world_->options();
   if (!scheduler_->Plan(world_->now(), plan_)) return;
   stepping_ = true;
+  CountPreemptions();
   StepWork work = FakeExecutor::WorkOf(plan_);
   Duration length = StepTime(options.model_cost, options.device_cost, work);
   if (slowness_ > 1 && world_->now() < slow_until_) length *= slowness_;
@@ -171,6 +235,16 @@ void SimGroup::BeginStep() {
   ++totals_.steps;
   totals_.tokens_computed += work.tokens;
   world_->Schedule(world_->now() + length, EventKind::kGroupStepEnds, index_, life_);
+}
+
+void SimGroup::CountPreemptions() {
+  for (const SequenceStart& start : plan_.starts) {
+    Running& running = by_seed_.At(start.sampling.seed);
+    uint8_t starts = ++running.starts[start.choice];
+    // The other choices begin as forks of the first.
+    uint32_t preemptions = start.choice == 0 ? starts - 1u : starts;
+    if (preemptions > 0) world_->checker().Preempted(running.id, preemptions);
+  }
 }
 
 void SimGroup::OnStepEnd(uint64_t life) {
@@ -199,6 +273,10 @@ void SimGroup::Report() {
   report.step_id = step_id_;
   report.acked_command = acked_;
   scheduler_->FillReport(report);
+  totals_.preemptions += report.preemptions - preemptions_;
+  totals_.recomputed_tokens += report.recomputed_tokens - recomputed_tokens_;
+  preemptions_ = report.preemptions;
+  recomputed_tokens_ = report.recomputed_tokens;
   report.runs = std::exchange(effects_.runs, {});
   report.nacks = std::exchange(effects_.nacks, {});
   report.step_us = step_us_;

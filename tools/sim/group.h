@@ -3,12 +3,14 @@
 // idle. A step takes what the roofline says.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "cluster/base/id_map.h"
 #include "cluster/base/rng.h"
 #include "tools/sim/fake_model.h"
 #include "tools/sim/world.h"
@@ -24,22 +26,44 @@ struct GroupTotals {
   uint64_t recomputed_tokens = 0;
 };
 
+// What a group was sent to run, for telling a preempted request by its coming back.
+struct Running {
+  RequestId id;
+  std::array<uint8_t, kMaxChoices> starts = {};
+};
+
 class SimGroup {
  public:
   SimGroup(World* world, uint32_t index, uint64_t seed);
 
+  // How the next start goes.
+  enum class NextStart : uint8_t { kWell, kSmaller, kRankLate, kRankMissing, kRankDiffers };
+  struct Death {
+    bool told = true;  // the launcher says so
+    bool lose_tail = false;
+    Duration restart_after = 0;
+    uint32_t deaths_to_come = 0;  // it dies that often again
+    NextStart next_start = NextStart::kWell;
+  };
+
   // The launcher starts the ranks (again).
   void Start();
-  // All processes die. With `told`, the launcher says so; `restart_after` then starts anew.
-  void Kill(bool told, bool lose_tail, Duration restart_after);
+
+  // ---- faults; false: it is not up, or cannot be hit
+  // All processes die, and are started again.
+  bool Kill(const Death& death);
   // SIGSTOP for a while: nothing is read, computed or sent; then it goes on as if nothing had been.
-  void Pause(Duration length);
+  bool Pause(Duration length);
   // Steps take `factor` times as long until `until`.
-  void SlowDown(uint32_t factor, Time until);
+  bool SlowDown(uint32_t factor, Time until);
   // The next report breaks the protocol in some way the router must notice.
-  void LieOnce();
+  bool LieOnce();
   // The next report is sent twice.
-  void RepeatOnce() { repeat_ = true; }
+  bool RepeatOnce();
+  // The connections break and are made anew; the processes do not notice.
+  bool Reset();
+  // Something outside happened to it that may cost the router's trust.
+  void CountFault() { ++faults_; }
 
   void Receive(PeerId peer, const RouterToWorker& message);
 
@@ -48,6 +72,8 @@ class SimGroup {
   void OnStepEnd(uint64_t life);
   void OnHeartbeat(uint64_t life);
   void OnResume(uint64_t life);
+  void OnDeath(uint64_t life);
+  void OnRankJoins(uint64_t life);
 
   // S4: dies if the scheduler's books are wrong.
   void Audit() const;
@@ -56,6 +82,7 @@ class SimGroup {
   bool left() const { return left_; }          // drained and gone
   uint64_t faults() const { return faults_; }  // each may cost the router's trust once
   const std::string& name() const { return name_; }
+  const std::vector<PeerId>& peers() const { return peers_; }
   uint64_t kv_blocks() const { return kv_blocks_; }  // of this incarnation
   Incarnation incarnation() const { return incarnation_; }
   const Scheduler* scheduler() const { return scheduler_.get(); }  // null before GroupStart
@@ -66,10 +93,12 @@ class SimGroup {
   void StartLeader(const GroupStart& start);
   void Apply(const Commands& commands);
   void BeginStep();
+  void CountPreemptions();
   void EndStep();
   void Report();
   void SpoilReport(StepReport& report);
   void Join(uint32_t rank);
+  void JoinAll();
 
   World* world_;
   uint32_t index_;
@@ -84,6 +113,8 @@ class SimGroup {
   uint64_t life_ = 0;  // counts starts and deaths
   Incarnation incarnation_ = 0;
   uint64_t kv_blocks_ = 0;
+  NextStart next_start_ = NextStart::kWell;
+  uint32_t deaths_to_come_ = 0;
   uint32_t slowness_ = 1;
   Time slow_until_ = 0;
   std::vector<PeerId> peers_;
@@ -104,7 +135,9 @@ class SimGroup {
   uint64_t step_id_ = 0;
   Time step_began_ = 0;
   uint64_t step_us_ = 0;
-  uint64_t prefill_tokens_ = 0;
+  uint64_t preemptions_ = 0;  // of this life, as last reported
+  uint64_t recomputed_tokens_ = 0;
+  IdMap<uint64_t, Running> by_seed_;
 };
 
 }  // namespace kvern::sim

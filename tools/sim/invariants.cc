@@ -5,11 +5,6 @@
 #include "tools/sim/simulation.h"
 
 namespace kvern::sim {
-namespace {
-
-constexpr uint64_t kFullCheckEvery = 1000;  // events
-
-}  // namespace
 
 void Simulation::Violate(const std::string& what) {
   violations_.push_back(absl::StrCat("at ", now() / kMicrosecond, " us: ", what));
@@ -54,7 +49,7 @@ void Simulation::CheckNotes(const std::vector<Note>& notes) {
 }
 
 void Simulation::CheckFully() {
-  next_full_check_ = queue_.executed() + kFullCheckEvery;
+  next_full_check_ = queue_.executed() + options_.full_check_every;
   router_.Audit();
   for (const auto& group : groups_) group->Audit();  // S4
   RouterStatus status = router_.Status(now());

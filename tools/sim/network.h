@@ -1,5 +1,6 @@
 // Connections between the router and its peers: messages of one direction arrive in order, each
-// after a delay of its own.
+// after a delay of its own. A connection can break (what is under way is lost), stand still in one
+// direction or both, and be slow to read from.
 #pragma once
 
 #include <algorithm>
@@ -12,13 +13,22 @@
 
 namespace kvern::sim {
 
+struct Direction {
+  Time last = 0;           // when the newest message arrives
+  Time blocked_until = 0;  // nothing arrives before
+  Time slow_until = 0;     // until then, delays are `slowness` times as long
+  uint32_t slowness = 1;
+  Duration gap = 0;  // between two messages, while slow
+};
+
 struct Connection {
   bool is_group = false;
   uint32_t owner = 0;  // which group or client
   bool open = true;
   bool lose_tail = false;  // once closed, what was under way is lost
-  Time last_up = 0;        // when the newest message to the router arrives
-  Time last_down = 0;      // likewise to the peer
+  uint32_t unread = 0;     // messages under way to the peer
+  Direction up;            // to the router
+  Direction down;
 };
 
 class Network {
@@ -27,24 +37,29 @@ class Network {
       : min_delay_(min_delay), max_delay_(max_delay), rng_(rng), connections_(1) {}
 
   PeerId Connect(bool is_group, uint32_t owner) {
-    connections_.push_back({is_group, owner});
+    connections_.emplace_back();
+    connections_.back().is_group = is_group;
+    connections_.back().owner = owner;
     return connections_.size() - 1;
   }
   // REQUIRES: made by Connect.
   Connection& At(PeerId peer) { return connections_[peer]; }
 
   // When a message sent now arrives.
-  Time ArrivalAtRouter(Time now, PeerId peer) { return Arrival(now, At(peer).last_up); }
-  Time ArrivalAtPeer(Time now, PeerId peer) { return Arrival(now, At(peer).last_down); }
+  Time Arrival(Time now, Direction& direction) {
+    Duration delay = rng_.Between(min_delay_, max_delay_);
+    Time earliest = direction.last;
+    if (now < direction.slow_until) {
+      delay *= direction.slowness;
+      earliest += direction.gap;
+    }
+    direction.last = std::max({earliest, now + delay, direction.blocked_until});
+    return direction.last;
+  }
 
   Rng& rng() { return rng_; }
 
  private:
-  Time Arrival(Time now, Time& last) {
-    last = std::max(last, now + rng_.Between(min_delay_, max_delay_));
-    return last;
-  }
-
   Duration min_delay_;
   Duration max_delay_;
   Rng rng_;

@@ -11,6 +11,7 @@
 #include "cluster/capacity/step_cost.h"
 #include "router/core/router.h"
 #include "tools/sim/fake_model.h"
+#include "tools/sim/faults.h"
 
 namespace kvern::sim {
 
@@ -51,12 +52,16 @@ struct SimOptions {
   Duration max_delay = 200 * kMicrosecond;
   Duration router_turn = 100 * kMicrosecond;  // at most, from a message to the turn that reads it
 
+  FaultLevels faults;
+
   // ---- the run
   Duration duration = 180 * kSecond;  // of the phase with load and faults
   Duration warm_up = 30 * kSecond;    // not measured
   Duration healing = 600 * kSecond;   // at most, until everything asked for has ended
   bool cancel_at_end = false;         // clients give up what still waits when the load ends
   uint32_t always_waiting = 0;        // instead of arrivals: as many as that always wait
+  uint64_t max_requests = UINT64_MAX;
+  uint64_t full_check_every = 1000;  // events
   Slo slo;
 };
 

@@ -94,6 +94,8 @@ Results Collect(const Simulation& simulation, const std::vector<std::string>& te
   std::vector<Sums> by_tenant(tenants.size());
   for (const Record& record : simulation.records()) {
     all.Add(record, window, options.slo);
+    results.preempted_requests += record.preemptions > 0 ? 1 : 0;
+    results.preemptions_max = std::max(results.preemptions_max, record.preemptions);
     by_tenant[record.tenant].Add(record, window, options.slo);
     if (record.over && record.error != ErrorCode::kNone && window.Has(record.ended) &&
         record.error != ErrorCode::kDeadlineExceeded) {
@@ -123,6 +125,7 @@ Results Collect(const Simulation& simulation, const std::vector<std::string>& te
     results.recomputed_tokens += group->totals().recomputed_tokens;
   }
   AddKv(simulation, window, results);
+  results.faults = simulation.faults();
   results.violations = simulation.violations();
   results.event_hash = simulation.event_hash();
   results.events = simulation.events();
@@ -147,6 +150,8 @@ std::string ToJson(const Results& r, uint64_t seed,
   json["ttft_ms"] = percentiles(r.ttft_ms);
   json["tpot_ms"] = percentiles(r.tpot_ms);
   json["preemptions"] = r.preemptions;
+  json["preempted_requests"] = r.preempted_requests;
+  json["preemptions_max"] = r.preemptions_max;
   json["recomputed_tokens"] = r.recomputed_tokens;
   json["kv_used_mean"] = r.kv_used_mean;
   json["kv_reserved_mean"] = r.kv_reserved_mean;
@@ -165,6 +170,10 @@ std::string ToJson(const Results& r, uint64_t seed,
                      {"expired", t.expired},         {"tokens", t.tokens},
                      {"ttft_ms_p99", t.ttft_ms_p99}};
   }
+  auto& faults = json["faults"] = nlohmann::ordered_json::object();
+  for (size_t i = 0; i < kNumFaults; ++i) {
+    if (r.faults[Fault(i)] > 0) faults[kFaultNames[i]] = r.faults[Fault(i)];
+  }
   json["violations"] = r.violations;
   json["event_hash"] = absl::StrFormat("%016x", r.event_hash);
   json["wall_s"] = r.wall_s;
@@ -177,11 +186,12 @@ std::string ToText(const Results& r) {
       "offered %.2f requests/s, capacity %.2f\n"
       "goodput %.2f requests/s, completed %.2f (%d)\n"
       "TTFT ms p50 %.0f p90 %.0f p99 %.0f   TPOT ms p50 %.1f p90 %.1f p99 %.1f\n"
-      "expired %d, preemptions %d, recomputed tokens %d\n"
+      "expired %d; preemptions %d, of %d requests, at most %d of one, recomputed tokens %d\n"
       "KV used %.3f, reserved %.3f of all blocks\n",
       r.offered_rps, r.capacity_rps, r.goodput_rps, r.completed_rps, r.completed, r.ttft_ms.p50,
       r.ttft_ms.p90, r.ttft_ms.p99, r.tpot_ms.p50, r.tpot_ms.p90, r.tpot_ms.p99, r.expired,
-      r.preemptions, r.recomputed_tokens, r.kv_used_mean, r.kv_reserved_mean);
+      r.preemptions, r.preempted_requests, r.preemptions_max, r.recomputed_tokens, r.kv_used_mean,
+      r.kv_reserved_mean);
   for (const auto& [reason, count] : r.refused) {
     absl::StrAppend(&text, "refused ", reason, ": ", count, "\n");
   }
@@ -190,6 +200,10 @@ std::string ToText(const Results& r) {
       absl::StrAppendFormat(&text, "tenant %-6s offered %.2f goodput %.2f refused %d expired %d\n",
                             name, t.offered_rps, t.goodput_rps, t.refused, t.expired);
     }
+  }
+  for (size_t i = 0; i < kNumFaults; ++i) {
+    uint64_t count = r.faults[Fault(i)];
+    if (count > 0) absl::StrAppend(&text, "fault ", kFaultNames[i], ": ", count, "\n");
   }
   for (const std::string& violation : r.violations) {
     absl::StrAppend(&text, "VIOLATION ", violation, "\n");

@@ -37,11 +37,14 @@ struct Results {
   Percentiles ttft_ms;
   Percentiles tpot_ms;
   uint64_t preemptions = 0;
+  uint64_t preempted_requests = 0;
+  uint32_t preemptions_max = 0;  // of one request
   uint64_t recomputed_tokens = 0;
   double kv_used_mean = 0;  // shares of the blocks
   double kv_reserved_mean = 0;
   std::vector<KvSample> kv_samples;
   std::map<std::string, TenantResults> per_tenant;
+  FaultCounts faults;
   std::vector<std::string> violations;
   uint64_t event_hash = 0;
   uint64_t events = 0;

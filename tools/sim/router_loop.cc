@@ -5,6 +5,13 @@
 #include "tools/sim/simulation.h"
 
 namespace kvern::sim {
+namespace {
+
+// Messages that a peer may leave unread: the socket's queue and the port's.
+constexpr uint32_t kMaxUnread = 2000;
+constexpr Duration kReconnect = 100 * kMillisecond;
+
+}  // namespace
 
 void Simulation::Disconnect(PeerId peer, bool lose_tail) {
   network_.At(peer).open = false;
@@ -12,7 +19,7 @@ void Simulation::Disconnect(PeerId peer, bool lose_tail) {
 }
 
 void Simulation::ToRouter(PeerId peer, RouterEvent event) {
-  Time at = network_.ArrivalAtRouter(now(), peer);
+  Time at = network_.Arrival(now(), network_.At(peer).up);
   uint64_t slot = to_router_.Put({peer, std::move(event)});
   Schedule(at, EventKind::kRouterReceives, 0, slot);
 }
@@ -57,14 +64,29 @@ void Simulation::Emit(RouterEffects& effects) {
 }
 
 void Simulation::Send(PeerId peer, std::variant<RouterToClient, RouterToWorker> message) {
-  Time at = network_.ArrivalAtPeer(now(), peer);
+  Connection& connection = network_.At(peer);
+  if (connection.open && !connection.is_group && connection.unread >= kMaxUnread) {
+    // As router/io does with a peer that does not read: it counts as gone.
+    CutOff(connection.owner);
+    inbox_.emplace_back(ClientUnreachable{peer});
+    return WakeRouter(now() + 1);
+  }
+  ++connection.unread;
+  Time at = network_.Arrival(now(), connection.down);
   uint64_t slot = to_peers_.Put({peer, std::move(message)});
   Schedule(at, EventKind::kPeerReceives, 0, slot);
 }
 
+void Simulation::CutOff(uint32_t client) {
+  clients_[client]->Die(/*lose_tail=*/false);
+  auto slot = std::find(slots_.begin(), slots_.end(), client);
+  ReplaceClient(static_cast<size_t>(slot - slots_.begin()), kReconnect);
+}
+
 void Simulation::PeerReceives(uint64_t slot) {
   DownMessage down = to_peers_.Take(slot);
-  const Connection& connection = network_.At(down.peer);
+  Connection& connection = network_.At(down.peer);
+  --connection.unread;
   if (connection.open) {
     if (connection.is_group) {
       groups_[connection.owner]->Receive(down.peer, std::get<RouterToWorker>(down.message));
@@ -76,9 +98,9 @@ void Simulation::PeerReceives(uint64_t slot) {
   // The socket may or may not have noticed yet.
   if (!network_.rng().Chance(1, 2)) return;
   if (connection.is_group) {
-    inbox_.push_back(WorkerUnreachable{down.peer});
+    inbox_.emplace_back(WorkerUnreachable{down.peer});
   } else {
-    inbox_.push_back(ClientUnreachable{down.peer});
+    inbox_.emplace_back(ClientUnreachable{down.peer});
   }
   WakeRouter(now() + 1);
 }
@@ -95,13 +117,13 @@ void Simulation::AnswerTokenize(Tokenize& tokenize) {
   Tokenized answer{tokenize.request_id, {}, ErrorCode::kNone, ""};
   // One letter, one token.
   for (char c : text) answer.ids.push_back(static_cast<uint32_t>(c - 'a') + 1);
-  if (load_rng_.Chance(1, 50)) {
+  if (faults_.Chance(Fault::kTextIllFormed)) {
     answer.ids.clear();
     answer.error = ErrorCode::kInvalidArgument;
     answer.message = "ill-formed text";
   }
-  bool slow = load_rng_.Chance(1, 20);
-  Duration delay = load_rng_.Between(50, slow ? 500'000 : 3'000) * kMicrosecond;
+  bool slow = faults_.Chance(Fault::kTokenizerSlow);
+  Duration delay = network_.rng().Between(50, slow ? 500'000 : 3'000) * kMicrosecond;
   After(delay, [this, answer = std::move(answer)]() mutable {
     inbox_.push_back(std::move(answer));
     WakeRouter(now() + 1);

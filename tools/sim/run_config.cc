@@ -133,6 +133,9 @@ absl::StatusOr<RunPlan> MakePlan(const RunConfig& config, double rate,
   workload.duration = options.duration;
   workload.declared = config.declared;
   workload.shares = config.shares;
+  absl::StatusOr<FaultLevels> faults = ParseFaults(config.faults, config.duration / 60);
+  if (!faults.ok()) return InvalidArgument("--faults: ", faults.status().message());
+  options.faults = *faults;
   KVERN_RETURN_IF_ERROR(ApplyPolicy(config, plan));
   return plan;
 }
@@ -143,8 +146,8 @@ absl::StatusOr<RunPlan> MakeCapacityPlan(const RunConfig& config,
   plan.options.groups = 1;
   plan.options.always_waiting = kCapacityWaiting;
   plan.options.cancel_at_end = true;
+  plan.options.faults = FaultLevels();
   RouterConfig& router = plan.options.router;
-  router = RouterConfig(router);
   router.default_ttft_deadline = kFar;
   router.queue_wait_max = kFar;
   router.output_quantile_percent = 100;

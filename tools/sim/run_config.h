@@ -24,6 +24,7 @@ struct RunConfig {
   double load = 0;  // a multiple of the capacity; 0: not said
   double rate = 0;  // requests per second; 0: not said
   double duration = 180;
+  std::string faults = "none";
   std::vector<Declared> declared = {{4096, 700}, {1024, 300}};
   std::vector<uint32_t> shares = {1};
   Slo slo;

@@ -45,6 +45,7 @@ void AddOptions(Options& options, RunConfig& config, bool& json) {
                    KVERN_ASSIGN_OR_RETURN(config.shares, ParseShares(text));
                    return absl::OkStatus();
                  });
+  options.String("faults", "LIST", "none, all, or names separated by commas", &config.faults);
   options.Time("slo-ttft", "a good request's first token (default 2s)", &config.slo.ttft);
   options.Time("slo-tpot", "and each further one (default 60ms)", &config.slo.tpot);
   options.Count("batch-tokens", "N", "of one step", &config.batch_tokens, 1, 65'536);

@@ -19,13 +19,12 @@ Simulation::Simulation(const SimOptions& options, Workload& workload,
                        const TextFilterFactory* filters)
     : options_(options),
       workload_(workload),
-      load_rng_(Rng(options.seed).Fork(2)),
-      fault_rng_(Rng(options.seed).Fork(3)),
       network_(options.min_delay, options.max_delay, Rng(options.seed).Fork(4)),
+      faults_(this, this, Rng(options.seed).Fork(3)),
       checker_(options, [this](const std::string& what) { Violate(what); }),
       router_(options.router, options.seed, filters) {
   for (uint32_t i = 0; i < options.groups; ++i) {
-    groups_.push_back(std::make_unique<SimGroup>(this, i, fault_rng_.Next()));
+    groups_.push_back(std::make_unique<SimGroup>(this, i, HashCounter(options.seed, 5, i)));
   }
   slots_.resize(workload.clients().size());
 }
@@ -57,6 +56,8 @@ void Simulation::Handle(const Event& event) {
       return PeerReceives(event.value);
     case EventKind::kSample:
       return Sample();
+    case EventKind::kFault:
+      return faults_.Happen(Fault(event.value));
     case EventKind::kClientKeepAlive:
     case EventKind::kClientResumes:
     case EventKind::kClientCancels:
@@ -65,6 +66,8 @@ void Simulation::Handle(const Event& event) {
     case EventKind::kGroupStepEnds:
     case EventKind::kGroupHeartbeat:
     case EventKind::kGroupResumes:
+    case EventKind::kGroupDies:
+    case EventKind::kRankJoins:
       return HandleGroup(event);
   }
 }
@@ -82,9 +85,16 @@ void Simulation::HandleGroup(const Event& event) {
   if (event.kind == EventKind::kGroupStepEnds) group.OnStepEnd(event.value);
   if (event.kind == EventKind::kGroupHeartbeat) group.OnHeartbeat(event.value);
   if (event.kind == EventKind::kGroupResumes) group.OnResume(event.value);
+  if (event.kind == EventKind::kGroupDies) group.OnDeath(event.value);
+  if (event.kind == EventKind::kRankJoins) group.OnRankJoins(event.value);
+}
+
+void Simulation::ReplaceClient(size_t slot, Duration delay) {
+  After(delay, [this, slot] { AddClient(static_cast<uint32_t>(slot)); });
 }
 
 void Simulation::ScheduleNextAsk() {
+  if (++asked_ > options_.max_requests) return;
   next_ask_ = workload_.Next();
   if (next_ask_) Schedule(std::max(now(), next_ask_->at), EventKind::kArrival, 0, 0);
 }
@@ -92,8 +102,20 @@ void Simulation::ScheduleNextAsk() {
 void Simulation::AskNext() {
   if (!load_on_) return;
   Ask ask = *std::move(next_ask_);
-  clients_[slots_[ask.client]]->Ask(std::move(ask.request), ask.cancel_after);
+  faults_.Spoil(ask);
+  AskFor(std::move(ask));
   ScheduleNextAsk();
+}
+
+void Simulation::AskFor(Ask ask) {
+  SimClient& client = ClientIn(ask.client);
+  if (ask.cancel_foreign && !checker_.records().empty()) {
+    const Record& other = checker_.records().back();
+    if (other.client != slots_[ask.client]) {
+      client.Cancel({uint64_t{other.client} + 1, checker_.records().size()});
+    }
+  }
+  client.Ask(std::move(ask));
 }
 
 void Simulation::KeepWaiting() {
@@ -105,7 +127,7 @@ void Simulation::KeepWaiting() {
   while (load_on_ && checker_.open() < started + options_.always_waiting) {
     std::optional<Ask> ask = workload_.Next();
     if (!ask) return;
-    clients_[slots_[ask->client]]->Ask(std::move(ask->request), -1);
+    AskFor(*std::move(ask));
   }
 }
 
@@ -135,6 +157,7 @@ void Simulation::Run() {
   for (auto& group : groups_) group->Start();
   for (uint32_t slot = 0; slot < slots_.size(); ++slot) AddClient(slot);
   Schedule(now() + kSampleEvery, EventKind::kSample, 0, 0);
+  faults_.ScheduleAll();
   if (options_.always_waiting == 0) ScheduleNextAsk();
   RunUntil(options_.duration);
   load_on_ = false;
@@ -157,15 +180,14 @@ void Simulation::FinishLiveness() {
   if (options_.cancel_at_end) {
     for (auto& client : clients_) client->CancelAll();
   }
+  // The clock stands at the last event, which may be long before the end of the wait.
   Time last = now() + options_.healing;
-  while (now() < last && !Quiet() && violations_.empty()) {
-    Time next = std::min(last, now() + kSecond);
-    RunUntil(next);
-    if (queue_.empty()) break;
+  for (Time end = now(); end < last && !Quiet() && violations_.empty(); end += kSecond) {
+    RunUntil(end + kSecond);
   }
   CheckEnd();
   if (!violations_.empty()) return;
-  inbox_.push_back(BeginDrain{});
+  inbox_.emplace_back(BeginDrain{});
   WakeRouter(now() + 1);
   RunUntil(now() + kDrain);
   bool left = std::all_of(groups_.begin(), groups_.end(), [](auto& g) { return g->left(); });

@@ -16,6 +16,7 @@
 #include "tools/sim/client.h"
 #include "tools/sim/digest.h"
 #include "tools/sim/event_queue.h"
+#include "tools/sim/fault_injector.h"
 #include "tools/sim/group.h"
 #include "tools/sim/network.h"
 #include "tools/sim/options.h"
@@ -33,7 +34,7 @@ struct KvSample {
   uint64_t queue_entries = 0;
 };
 
-class Simulation : public World {
+class Simulation : public World, private FaultTargets {
  public:
   // All outlive the simulation. `filters` may be null when no request reads text.
   Simulation(const SimOptions& options, Workload& workload, const TextFilterFactory* filters);
@@ -48,6 +49,7 @@ class Simulation : public World {
   const RouterCounters& counters() const { return counters_; }
   const std::vector<std::unique_ptr<SimGroup>>& groups() const { return groups_; }
   const std::vector<KvSample>& kv_samples() const { return kv_samples_; }
+  const FaultCounts& faults() const { return faults_.counts(); }
 
   // ---- World
   Time now() const override { return queue_.now(); }
@@ -71,6 +73,13 @@ class Simulation : public World {
     std::variant<RouterToClient, RouterToWorker> message;
   };
 
+  // ---- FaultTargets
+  std::vector<std::unique_ptr<SimGroup>>& all_groups() override { return groups_; }
+  size_t client_slots() const override { return slots_.size(); }
+  SimClient& ClientIn(size_t slot) override { return *clients_[slots_[slot]]; }
+  void ReplaceClient(size_t slot, Duration delay) override;
+  Network& network() override { return network_; }
+
   // ---- simulation.cc: events and phases
   void Handle(const Event& event);
   void HandleGroup(const Event& event);
@@ -79,6 +88,7 @@ class Simulation : public World {
   void AddClient(uint32_t slot);
   void ScheduleNextAsk();
   void AskNext();
+  void AskFor(Ask ask);
   void KeepWaiting();
   void Sample();
   void RunUntil(Time end);
@@ -90,6 +100,7 @@ class Simulation : public World {
   void Turn();
   void Emit(RouterEffects& effects);
   void Send(PeerId peer, std::variant<RouterToClient, RouterToWorker> message);
+  void CutOff(uint32_t client);
   void RouterReceives(uint64_t slot);
   void PeerReceives(uint64_t slot);
   void AnswerTokenize(Tokenize& tokenize);
@@ -107,9 +118,8 @@ class Simulation : public World {
   const SimOptions& options_;
   Workload& workload_;
   EventQueue queue_;
-  Rng load_rng_;
-  Rng fault_rng_;
   Network network_;
+  FaultInjector faults_;
   Digest digest_;
   Checker checker_;
   Router router_;
@@ -124,6 +134,7 @@ class Simulation : public World {
   std::vector<RouterEvent> inbox_;
   Time wake_at_ = kTimeMax;
   std::optional<Ask> next_ask_;
+  uint64_t asked_ = 0;
   bool load_on_ = true;
 
   std::map<std::string, uint64_t> known_groups_;  // name -> blocks, since it first was complete

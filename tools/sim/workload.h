@@ -13,9 +13,11 @@ namespace kvern::sim {
 
 struct Ask {
   Time at = 0;
-  uint32_t client = 0;         // below the number of clients
-  GenerateRequest request;     // without its id
-  Duration cancel_after = -1;  // < 0: never
+  uint32_t client = 0;          // below the number of clients
+  GenerateRequest request;      // without its id
+  Duration cancel_after = -1;   // < 0: never
+  bool bad = false;             // must be refused as invalid
+  bool cancel_foreign = false;  // also cancels a request of another client
 };
 
 class Workload {
