@@ -5,41 +5,91 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <memory>
 #include <string>
 
-#include "tests/sim/simulation.h"
+#include "tests/router/core/letter_filter.h"
+#include "tests/sim/swarm_options.h"
+#include "tests/sim/swarm_workload.h"
+#include "tests/sim/tamper.h"
+#include "tools/sim/shrink.h"
+#include "tools/sim/simulation.h"
 
 namespace kvern::sim {
 namespace {
 
 // About two seconds of one core in a release build.
-constexpr uint64_t kFixedSeeds = 40;
+constexpr uint64_t kFixedSeeds = 60;
 constexpr uint64_t kFreshSeeds = 10;
 constexpr uint64_t kSeedsPerBug = 12;
 
+// One run of the swarm, and all that it needs.
+struct SwarmRun {
+  explicit SwarmRun(const SwarmOptions& options_in)
+      : options(options_in), workload(options), tamper(options) {
+    simulation = std::make_unique<Simulation>(options.sim, workload, &filters);
+    simulation->set_tamper(
+        [this](Time now, RouterEffects& effects) { tamper.Apply(now, effects); });
+    simulation->Run();
+  }
+  const SwarmOptions options;
+  SwarmWorkload workload;
+  LetterFilterFactory filters;
+  Tamper tamper;
+  std::unique_ptr<Simulation> simulation;
+};
+
+// The smallest run that fails in the same way, as text.
+std::string SmallestFailure(const SwarmRun& failing) {
+  std::string check = CheckName(failing.simulation->violations()[0]);
+  auto run = [&](const SimOptions& sim) -> std::string {
+    SwarmOptions options = failing.options;
+    options.sim = sim;
+    SwarmRun smaller(options);
+    const auto& violations = smaller.simulation->violations();
+    return violations.empty() ? "" : CheckName(violations[0]);
+  };
+  SwarmOptions smallest = failing.options;
+  smallest.sim =
+      Shrink(failing.options.sim, check, failing.simulation->records().size(), run).options;
+  return ToString(smallest);
+}
+
+struct Total {
+  uint64_t completed = 0;
+  uint64_t stop_strings = 0;
+  uint64_t lost_groups = 0;
+  uint64_t errors[size_t{kLastErrorCode} + 1] = {};
+  uint64_t faults[kNumFaults] = {};
+
+  void Add(const Simulation& simulation) {
+    completed += simulation.counters().completed;
+    lost_groups += simulation.counters().lost_groups;
+    for (size_t i = 0; i < kNumFaults; ++i) faults[i] += simulation.faults()[Fault(i)];
+    for (const Record& record : simulation.records()) {
+      ++errors[static_cast<size_t>(record.error)];
+      stop_strings += record.stop_strings;
+    }
+  }
+};
+
 // The simulation with these options, twice. The options go out first: whatever happens then can be
 // repeated.
-void RunTwice(const SimOptions& options, Tally& total, uint64_t& lost_groups) {
+void RunTwice(const SwarmOptions& options, Total& total) {
   std::printf("sim %s\n", ToString(options).c_str());
   std::fflush(stdout);
-  Simulation first(options);
-  first.Run();
-  for (const std::string& violation : first.violations()) {
-    ADD_FAILURE() << violation << "\nrepeat with KVERN_SIM_SEED=" << options.seed;
+  SwarmRun first(options);
+  for (const std::string& violation : first.simulation->violations()) {
+    ADD_FAILURE() << violation << "\nrepeat with KVERN_SIM_SEED=" << options.sim.seed;
   }
-  Simulation second(options);
-  second.Run();
-  EXPECT_EQ(first.event_hash(), second.event_hash())
-      << "two runs of one seed differ; repeat with KVERN_SIM_SEED=" << options.seed;
-  EXPECT_EQ(first.events(), second.events());
-  total.issued += first.tally().issued;
-  total.completed += first.tally().completed;
-  total.tokens += first.tally().tokens;
-  total.stop_strings += first.tally().stop_strings;
-  for (size_t code = 0; code <= kLastErrorCode; ++code) {
-    total.errors[code] += first.tally().errors[code];
+  if (!first.simulation->violations().empty()) {
+    ADD_FAILURE() << "the smallest failure: " << SmallestFailure(first);
   }
-  lost_groups += first.lost_groups();
+  SwarmRun second(options);
+  EXPECT_EQ(first.simulation->event_hash(), second.simulation->event_hash())
+      << "two runs of one seed differ; repeat with KVERN_SIM_SEED=" << options.sim.seed;
+  EXPECT_EQ(first.simulation->events(), second.simulation->events());
+  total.Add(*first.simulation);
 }
 
 uint64_t FreshSeed() {
@@ -50,20 +100,19 @@ uint64_t FreshSeed() {
 }
 
 TEST(Simulation, NothingWrongEverHappensAndEverythingGoodDoes) {
-  Tally total;
-  uint64_t lost_groups = 0;
+  Total total;
   if (const char* seed = std::getenv("KVERN_SIM_SEED")) {
-    RunTwice(DrawOptions(std::strtoull(seed, nullptr, 10)), total, lost_groups);
+    RunTwice(DrawOptions(std::strtoull(seed, nullptr, 10)), total);
     return;
   }
   for (uint64_t seed = 1; seed <= kFixedSeeds; ++seed) {
-    RunTwice(DrawOptions(seed), total, lost_groups);
+    RunTwice(DrawOptions(seed), total);
   }
   // The fixed seeds must reach every way a request can end, or the checks above saw little.
   auto ended = [&](ErrorCode code) { return total.errors[static_cast<size_t>(code)]; };
   EXPECT_GT(total.completed, 500u);
   EXPECT_GT(total.stop_strings, 10u);
-  EXPECT_GT(lost_groups, 20u);
+  EXPECT_GT(total.lost_groups, 20u);
   EXPECT_GT(ended(ErrorCode::kNeverFits), 20u);
   EXPECT_GT(ended(ErrorCode::kOverloaded), 20u);
   EXPECT_GT(ended(ErrorCode::kDeadlineExceeded), 20u);
@@ -71,18 +120,17 @@ TEST(Simulation, NothingWrongEverHappensAndEverythingGoodDoes) {
   EXPECT_GT(ended(ErrorCode::kUnavailable), 20u);
   EXPECT_GT(ended(ErrorCode::kInvalidArgument), 5u);
   EXPECT_EQ(ended(ErrorCode::kInternal), 0u);
+  for (size_t i = 0; i < kNumFaults; ++i) EXPECT_GT(total.faults[i], 5u) << kFaultNames[i];
   const char* fresh = std::getenv("KVERN_SIM_FRESH");
   uint64_t fresh_seeds = fresh == nullptr ? kFreshSeeds : std::strtoull(fresh, nullptr, 10);
   for (uint64_t i = 0; i < fresh_seeds; ++i) {
-    RunTwice(DrawOptions(FreshSeed()), total, lost_groups);
+    RunTwice(DrawOptions(FreshSeed()), total);
   }
 }
 
 TEST(Simulation, OtherSeedsGiveOtherRuns) {
-  Simulation one(DrawOptions(1)), two(DrawOptions(2));
-  one.Run();
-  two.Run();
-  EXPECT_NE(one.event_hash(), two.event_hash());
+  SwarmRun one(DrawOptions(1)), two(DrawOptions(2));
+  EXPECT_NE(one.simulation->event_hash(), two.simulation->event_hash());
 }
 
 // Each mistake must be seen by the check that is there for it, within a few seeds.
@@ -93,12 +141,11 @@ TEST(Simulation, TheChecksSeeMistakes) {
     bool seen = false;
     std::string others;
     for (uint64_t seed = 1; seed <= kSeedsPerBug && !seen; ++seed) {
-      SimOptions options = DrawOptions(seed);
+      SwarmOptions options = DrawOptions(seed);
       options.bug = bug;
-      options.cancel_percent = 30;
-      Simulation simulation(options);
-      simulation.Run();
-      for (const std::string& violation : simulation.violations()) {
+      options.sim.faults[Fault::kCancel] = 30;
+      SwarmRun run(options);
+      for (const std::string& violation : run.simulation->violations()) {
         seen = seen || violation.find(check + ":") != std::string::npos;
         others += violation + "\n";
       }

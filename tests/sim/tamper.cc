@@ -2,8 +2,6 @@
 
 #include <utility>
 
-#include "tests/sim/checker.h"
-
 namespace kvern::sim {
 namespace {
 
@@ -33,7 +31,7 @@ void Tamper::SpoilDeltas(PeerId client, Deltas& deltas) {
   size_t index = rng_.Below(deltas.deltas.size());
   Delta& victim = deltas.deltas[index];
   auto erase = [&] { deltas.deltas.erase(deltas.deltas.begin() + static_cast<int64_t>(index)); };
-  if (bug_ == Bug::kWrongToken) victim.token_ids[0] = (victim.token_ids[0] + 1) % kVocab;
+  if (bug_ == Bug::kWrongToken) victim.token_ids[0] = (victim.token_ids[0] + 1) % vocab_;
   if (bug_ == Bug::kRepeatDelta) deltas.deltas.push_back(Delta(victim));
   if (bug_ == Bug::kDropDelta && !victim.usage) erase();
   if (bug_ != Bug::kSwapDeltas) return;

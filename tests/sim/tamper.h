@@ -6,13 +6,14 @@
 
 #include "cluster/base/rng.h"
 #include "router/core/router.h"
-#include "tests/sim/options.h"
+#include "tests/sim/swarm_options.h"
 
 namespace kvern::sim {
 
 class Tamper {
  public:
-  Tamper(Bug bug, uint64_t seed) : bug_(bug), rng_(seed) {}
+  explicit Tamper(const SwarmOptions& options)
+      : bug_(options.bug), vocab_(options.sim.model.vocab), rng_(options.sim.seed) {}
   // Changes the effects of one turn.
   void Apply(Time now, RouterEffects& effects);
 
@@ -22,6 +23,7 @@ class Tamper {
   void HoldCommands(Time now, RouterEffects& effects);
 
   Bug bug_;
+  uint32_t vocab_;
   Rng rng_;
   std::map<PeerId, Delta> swapped_;  // held back, to follow its successor
   std::map<RequestId, Delta> last_;  // of each request, for kDeltaAfterEnd

@@ -23,11 +23,10 @@ uint32_t PromptTokens(const GenerateRequest& request) {
 }  // namespace
 
 Checker::Checker(const SimOptions& options, Report violation)
-    : options_(options), violation_(std::move(violation)) {
-  for (Fault fault : {Fault::kClientFrozen, Fault::kClientPartitioned, Fault::kClientLinkSlow}) {
-    silent_clients_ = silent_clients_ || options.faults[fault] > 0;
-  }
-}
+    : options_(options),
+      violation_(std::move(violation)),
+      silent_clients_(options.faults.AnyOf(
+          {Fault::kClientFrozen, Fault::kClientPartitioned, Fault::kClientLinkSlow})) {}
 
 uint64_t Checker::NeedOf(const Record& record) const {
   return BlocksNeeded(record.prompt_tokens, record.max_tokens, record.n, kBlockSize);
@@ -222,10 +221,11 @@ void Checker::ReadFinish(Record& record, const Record::Choice& choice, const Del
   if (record.reads_text) ReadText(record, choice, delta);
 }
 
-void Checker::ReadText(const Record&, const Record::Choice& choice, const Delta& delta) {
+void Checker::ReadText(Record& record, const Record::Choice& choice, const Delta& delta) {
   const auto* stop = std::get_if<std::string>(&delta.stop_reason);
   std::string letters = choice.letters;
   if (stop != nullptr) {
+    ++record.stop_strings;
     if (!letters.ends_with(*stop)) Violate("S1", delta.request_id, "stopped before its string");
     letters.resize(letters.size() - std::min(letters.size(), stop->size()));
   } else if (delta.finish_reason != FinishReason::kLength) {

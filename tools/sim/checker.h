@@ -59,7 +59,8 @@ struct Record {
   Time ended = -1;      // its client read the terminal answer
   uint32_t tokens = 0;  // of all choices
   uint32_t preemptions = 0;
-  size_t place = 0;  // in its client's list of open requests
+  uint32_t stop_strings = 0;  // that ended a choice
+  size_t place = 0;           // in its client's list of open requests
   absl::InlinedVector<Choice, 1> choices;
 };
 
@@ -99,7 +100,7 @@ class Checker {
   void ReadDelta(Time now, Record& record, const Delta& delta);
   void ReadTokens(Record& record, Record::Choice& choice, const Delta& delta);
   void ReadFinish(Record& record, const Record::Choice& choice, const Delta& delta);
-  void ReadText(const Record& record, const Record::Choice& choice, const Delta& delta);
+  void ReadText(Record& record, const Record::Choice& choice, const Delta& delta);
   void ReadError(Time now, Record& record, const RequestError& error);
   void End(Time now, Record& record);
   void Violate(const char* name, const RequestId& id, const std::string& what);
@@ -107,9 +108,9 @@ class Checker {
 
   const SimOptions& options_;
   Report violation_;
+  const bool silent_clients_;  // a client may be taken for lost
   std::deque<Record> records_;
   uint64_t open_ = 0;
-  bool silent_clients_ = false;  // a client may be taken for lost
 };
 
 }  // namespace kvern::sim

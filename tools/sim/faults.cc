@@ -36,8 +36,8 @@ constexpr uint32_t kPercent = 3;
 
 }  // namespace
 
-bool FaultLevels::Any() const {
-  return std::any_of(levels_.begin(), levels_.end(), [](uint32_t level) { return level > 0; });
+bool FaultLevels::AnyOf(std::initializer_list<Fault> faults) const {
+  return std::any_of(faults.begin(), faults.end(), [&](Fault fault) { return (*this)[fault] > 0; });
 }
 
 absl::StatusOr<FaultLevels> ParseFaults(std::string_view text, double minutes) {

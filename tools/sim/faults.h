@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 #include <string_view>
 
@@ -63,7 +64,7 @@ class FaultLevels {
  public:
   uint32_t& operator[](Fault fault) { return levels_[static_cast<size_t>(fault)]; }
   uint32_t operator[](Fault fault) const { return levels_[static_cast<size_t>(fault)]; }
-  bool Any() const;
+  bool AnyOf(std::initializer_list<Fault> faults) const;
 
  private:
   std::array<uint32_t, kNumFaults> levels_ = {};

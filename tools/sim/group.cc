@@ -92,7 +92,7 @@ bool SimGroup::Kill(const Death& death) {
   inbox_.clear();
   effects_ = WorkerEffects{};
   stepping_ = step_done_ = draining_ = report_due_ = false;
-  acked_ = step_id_ = step_us_ = preemptions_ = recomputed_tokens_ = 0;
+  acked_ = step_id_ = preemptions_ = recomputed_tokens_ = 0;
   by_seed_ = {};
   for (PeerId peer : peers_) world_->Disconnect(peer, death.lose_tail);
   if (death.told) {
@@ -231,7 +231,7 @@ void SimGroup::BeginStep() {
   StepWork work = FakeExecutor::WorkOf(plan_);
   Duration length = StepTime(options.model_cost, options.device_cost, work);
   if (slowness_ > 1 && world_->now() < slow_until_) length *= slowness_;
-  step_began_ = world_->now();
+  longest_step_ = std::max(longest_step_, length);
   ++totals_.steps;
   totals_.tokens_computed += work.tokens;
   world_->Schedule(world_->now() + length, EventKind::kGroupStepEnds, index_, life_);
@@ -260,7 +260,6 @@ void SimGroup::EndStep() {
   stepping_ = false;
   executor_.Execute(plan_, result_);
   step_id_ = result_.step_id;
-  step_us_ += static_cast<uint64_t>((world_->now() - step_began_) / kMicrosecond);
   scheduler_->Commit(world_->now(), result_, effects_);
   report_due_ = true;
   Tick();
@@ -279,7 +278,6 @@ void SimGroup::Report() {
   recomputed_tokens_ = report.recomputed_tokens;
   report.runs = std::exchange(effects_.runs, {});
   report.nacks = std::exchange(effects_.nacks, {});
-  report.step_us = step_us_;
   // S5 would be broken if the router had sent more than fits.
   for (const Nack& nack : report.nacks) KVERN_CHECK(false) << "nack: " << nack.message;
   if (lie_) SpoilReport(report);

@@ -87,6 +87,7 @@ class SimGroup {
   Incarnation incarnation() const { return incarnation_; }
   const Scheduler* scheduler() const { return scheduler_.get(); }  // null before GroupStart
   const GroupTotals& totals() const { return totals_; }
+  Duration longest_step() const { return longest_step_; }
 
  private:
   void Tick();  // the leader's loop, when something may be done
@@ -133,8 +134,7 @@ class SimGroup {
   bool report_due_ = false;
   uint64_t acked_ = 0;
   uint64_t step_id_ = 0;
-  Time step_began_ = 0;
-  uint64_t step_us_ = 0;
+  Duration longest_step_ = 0;
   uint64_t preemptions_ = 0;  // of this life, as last reported
   uint64_t recomputed_tokens_ = 0;
   IdMap<uint64_t, Running> by_seed_;

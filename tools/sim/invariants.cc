@@ -48,11 +48,25 @@ void Simulation::CheckNotes(const std::vector<Note>& notes) {
   }
 }
 
+RouterStatus Simulation::TakeStatus() {
+  RouterStatus status = router_.Status(now());
+  // A cancel reaches the worker between two steps, and its report the router: nothing else may
+  // hold the blocks, unless the group sleeps.
+  Duration step = 0;
+  for (const auto& group : groups_) step = std::max(step, group->longest_step());
+  Duration limit = 2 * (options_.max_delay + options_.router_turn + step) + 10 * kMillisecond;
+  for (double seconds : status.counters.cancel_to_free_seconds) {
+    if (groups_delay_ || seconds * 1e9 <= static_cast<double>(limit)) continue;
+    Violate(absl::StrCat("R6: blocks came back ", seconds, " s after the cancel"));
+  }
+  return status;
+}
+
 void Simulation::CheckFully() {
   next_full_check_ = queue_.executed() + options_.full_check_every;
   router_.Audit();
   for (const auto& group : groups_) group->Audit();  // S4
-  RouterStatus status = router_.Status(now());
+  RouterStatus status = TakeStatus();
   if (status.queue_entries > options_.router.queue_entries ||
       status.queue_bytes > options_.router.queue_bytes) {
     Violate(absl::StrCat("S6: the queue has ", status.queue_entries, " entries, ",
@@ -97,7 +111,7 @@ void Simulation::CheckWaiting() {
 void Simulation::CheckEnd() {
   CheckFully();
   checker_.AllAnswered();  // L1
-  RouterStatus status = router_.Status(now());
+  RouterStatus status = TakeStatus();
   uint64_t live = 0;
   for (const GroupStatus& group : status.groups) {
     live += group.live ? 1 : 0;

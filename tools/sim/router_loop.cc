@@ -50,6 +50,7 @@ void Simulation::Turn() {
   router_.Flush(now(), effects_);
   digest_.Add(static_cast<uint64_t>(now()));
   digest_.Add(effects_);
+  if (tamper_) tamper_(now(), effects_);
   CheckCheaply(effects_);
   Emit(effects_);
   wake_at_ = kTimeMax;

@@ -27,6 +27,9 @@ Simulation::Simulation(const SimOptions& options, Workload& workload,
     groups_.push_back(std::make_unique<SimGroup>(this, i, HashCounter(options.seed, 5, i)));
   }
   slots_.resize(workload.clients().size());
+  groups_delay_ = options.faults.AnyOf(
+      {Fault::kGroupFrozen, Fault::kGroupFrozenLong, Fault::kGroupSlow, Fault::kGroupPartitioned,
+       Fault::kGroupDeaf, Fault::kGroupMute, Fault::kGroupLinkSlow});
 }
 
 void Simulation::After(Duration delay, std::function<void()> action) {
@@ -132,7 +135,7 @@ void Simulation::KeepWaiting() {
 }
 
 void Simulation::Sample() {
-  RouterStatus status = router_.Status(now());
+  RouterStatus status = TakeStatus();
   KvSample sample;
   sample.at = now();
   sample.queue_entries = status.queue_entries;
@@ -162,12 +165,12 @@ void Simulation::Run() {
   RunUntil(options_.duration);
   load_on_ = false;
   if (violations_.empty()) FinishLiveness();
-  counters_ = router_.Status(now()).counters;
+  counters_ = TakeStatus().counters;
 }
 
 bool Simulation::Quiet() {
   if (checker_.open() > 0) return false;
-  RouterStatus status = router_.Status(now());
+  RouterStatus status = TakeStatus();
   uint64_t live = 0;
   for (const GroupStatus& group : status.groups) {
     live += group.live ? 1 : 0;

@@ -39,6 +39,9 @@ class Simulation : public World, private FaultTargets {
   // All outlive the simulation. `filters` may be null when no request reads text.
   Simulation(const SimOptions& options, Workload& workload, const TextFilterFactory* filters);
 
+  // Changes what the router says in each turn, before anybody sees it: planted mistakes.
+  void set_tamper(std::function<void(Time, RouterEffects&)> tamper) { tamper_ = std::move(tamper); }
+
   // The whole run. Stops early when something is broken.
   void Run();
 
@@ -110,6 +113,7 @@ class Simulation : public World, private FaultTargets {
   void CheckCommands(const ToWorker& to);
   void CheckNotes(const std::vector<Note>& notes);
   void CheckFully();
+  RouterStatus TakeStatus();
   void CheckGroup(const GroupStatus& seen);
   void CheckWaiting();
   void CheckEnd();
@@ -124,6 +128,7 @@ class Simulation : public World, private FaultTargets {
   Checker checker_;
   Router router_;
   RouterEffects effects_;
+  std::function<void(Time, RouterEffects&)> tamper_;
 
   std::vector<std::unique_ptr<SimGroup>> groups_;
   std::vector<std::unique_ptr<SimClient>> clients_;  // all that ever were
@@ -141,6 +146,7 @@ class Simulation : public World, private FaultTargets {
   std::map<std::string, uint64_t> losses_;        // name -> how often the router lost it
   std::vector<RequestId> waiting_;                // accepted, and last seen in the queue
   uint64_t next_full_check_ = 0;                  // in events
+  bool groups_delay_ = false;                     // by faults: R6 cannot hold
   std::vector<KvSample> kv_samples_;
   RouterCounters counters_;
   std::vector<std::string> violations_;

@@ -1,0 +1,120 @@
+#include "tests/sim/swarm_options.h"
+
+#include "absl/strings/str_cat.h"
+#include "cluster/base/rng.h"
+
+namespace kvern::sim {
+
+std::string CheckThatSees(Bug bug) {
+  switch (bug) {
+    case Bug::kNone:
+      return "";
+    case Bug::kDropDelta:
+    case Bug::kRepeatDelta:
+    case Bug::kSwapDeltas:
+    case Bug::kWrongToken:
+      return "S1";
+    case Bug::kRepeatError:
+      return "S3";
+    case Bug::kDropTerminal:
+      return "L1";
+    case Bug::kDropCancel:
+      return "S5";
+    case Bug::kLateDispatch:
+      return "S7";
+    case Bug::kDeltaAfterEnd:
+      return "S10";
+  }
+  return "";
+}
+
+namespace {
+
+constexpr uint32_t kVocab = 64;
+constexpr uint32_t kMaxSeqLen = 160;
+
+// At most that many times in a run, or percent of the requests.
+uint32_t MaxLevel(Fault fault) {
+  switch (fault) {
+    case Fault::kCancel:
+      return 50;
+    case Fault::kFanOut:
+    case Fault::kTokenizerSlow:
+      return 30;
+    case Fault::kRackKilled:
+    case Fault::kGroupLoop:
+      return 1;
+    default:
+      return 4;
+  }
+}
+
+void DrawService(Rng& rng, SimOptions& sim) {
+  auto between = [&](int64_t low, int64_t high) {
+    return static_cast<uint32_t>(rng.Between(low, high));
+  };
+  sim.groups = between(1, 4);
+  sim.ranks = between(1, 3);
+  sim.kv_blocks = between(6, 80);
+  sim.extra_blocks = 4;
+  sim.batch_tokens = between(4, 128);
+  sim.model = {.vocab = kVocab, .eos = 0, .length_in_seed = false};
+  // 4 ms for a step, and 50 us for each token of it.
+  sim.model_cost.parameters = 25'000;
+  sim.device_cost = {1'000'000'000, 1'000'000'000, 4 * kMillisecond};
+  sim.has_text = true;
+  sim.min_delay = 1;
+  sim.max_delay = rng.Between(1, 40) * kMillisecond;
+  sim.router_turn = 200 * kMicrosecond;
+  sim.duration = 6 * kSecond;
+  sim.warm_up = 0;
+  sim.full_check_every = 1;
+  RouterConfig& router = sim.router;
+  router.model = "sim";
+  router.has_tokenizer = true;
+  router.max_seq_len = kMaxSeqLen;
+  router.vocab_size = kVocab;
+  router.eos_ids = {sim.model.eos};
+  router.default_max_tokens = 24;
+  router.queue_entries = between(1, 40);
+  router.queue_bytes = between(600, 6000);
+  router.client_lease = 3 * kSecond;
+  router.group_lease = 1 * kSecond;
+  router.router_incarnation = 1;
+}
+
+}  // namespace
+
+SwarmOptions DrawOptions(uint64_t seed) {
+  Rng rng = Rng(seed).Fork(1);
+  auto between = [&](int64_t low, int64_t high) {
+    return static_cast<uint32_t>(rng.Between(low, high));
+  };
+  SwarmOptions options;
+  options.sim.seed = seed;
+  DrawService(rng, options.sim);
+  options.clients = between(1, 8);
+  options.sim.router.max_clients = options.clients + 2;
+  options.mean_gap = rng.Between(3, 60) * kMillisecond;
+  options.max_prompt = between(1, 120);
+  options.max_output = between(1, 80);
+  for (size_t i = 0; i < kNumFaults; ++i) {
+    // A run with all kinds of faults would seldom get far: each takes part in a third of the runs.
+    if (rng.Chance(1, 3)) options.sim.faults[Fault(i)] = between(1, MaxLevel(Fault(i)));
+  }
+  return options;
+}
+
+std::string ToString(const SwarmOptions& o) {
+  const SimOptions& s = o.sim;
+  return absl::StrCat(
+      "seed=", s.seed, " groups=", s.groups, " ranks=", s.ranks, " kv_blocks=", s.kv_blocks,
+      " batch_tokens=", s.batch_tokens, " clients=", o.clients,
+      " mean_gap_ms=", o.mean_gap / kMillisecond, " max_prompt=", o.max_prompt,
+      " max_output=", o.max_output, " queue_entries=", s.router.queue_entries,
+      " queue_bytes=", s.router.queue_bytes, " max_delay_ms=", s.max_delay / kMillisecond,
+      " max_requests=", s.max_requests, " faults=", ToString(s.faults),
+      " bug=", static_cast<int>(o.bug));
+}
+
+}  // namespace kvern::sim

@@ -1,0 +1,74 @@
+#include "tests/sim/swarm_workload.h"
+
+#include <cmath>
+
+namespace kvern::sim {
+namespace {
+
+constexpr uint32_t kBurst = 8;
+
+}  // namespace
+
+SwarmWorkload::SwarmWorkload(const SwarmOptions& options)
+    : options_(options), rng_(Rng(options.sim.seed).Fork(2)), clients_(options.clients, 0) {}
+
+std::optional<Ask> SwarmWorkload::Next() {
+  if (burst_ > 0) {
+    --burst_;
+  } else {
+    // Exponential gaps: a Poisson stream.
+    double uniform = UnitInterval(rng_.Next());
+    now_ += static_cast<Duration>(-std::log(uniform) * static_cast<double>(options_.mean_gap));
+    if (rng_.Chance(1, 30)) burst_ = kBurst - 1;
+  }
+  Ask ask;
+  ask.at = now_;
+  ask.client = static_cast<uint32_t>(rng_.Below(clients_.size()));
+  GenerateRequest& request = ask.request;
+  DrawInput(request);
+  DrawStops(request);
+  if (rng_.Chance(3, 4)) request.seed = rng_.Next();
+  if (rng_.Chance(1, 6)) request.sampling.logprobs = static_cast<uint32_t>(rng_.Below(4));
+  if (rng_.Chance(1, 3)) {
+    request.ttft_deadline_ms = static_cast<uint32_t>(rng_.Between(1, 2000));
+  }
+  return ask;
+}
+
+void SwarmWorkload::DrawInput(GenerateRequest& request) {
+  auto prompt = static_cast<size_t>(rng_.Between(1, options_.max_prompt));
+  if (rng_.Chance(1, 2)) {
+    request.prompt_token_ids.emplace(prompt,
+                                     static_cast<uint32_t>(rng_.Below(options_.sim.model.vocab)));
+  } else {
+    std::string text(prompt, static_cast<char>('a' + rng_.Below(26)));
+    if (rng_.Chance(1, 2)) {
+      request.prompt = text;
+    } else {
+      request.messages = {{"user", text}};
+    }
+  }
+  if (rng_.Chance(1, 20)) {  // more than the model, and perhaps more than a group, can hold
+    request.max_tokens = static_cast<uint32_t>(rng_.Between(80, 200));
+  } else if (rng_.Chance(9, 10)) {
+    request.max_tokens = static_cast<uint32_t>(rng_.Between(1, options_.max_output));
+  }
+}
+
+void SwarmWorkload::DrawStops(GenerateRequest& request) {
+  SamplingParams& sampling = request.sampling;
+  sampling.ignore_eos = rng_.Chance(1, 2);
+  if (rng_.Chance(1, 4)) {
+    sampling.stop_token_ids = {static_cast<uint32_t>(rng_.Below(options_.sim.model.vocab))};
+  }
+  if (!rng_.Chance(1, 4)) return;
+  for (int i = 0; i < 2; ++i) {
+    std::string stop;
+    for (int64_t k = rng_.Between(1, 3); k > 0; --k) {
+      stop += static_cast<char>('a' + rng_.Below(26));
+    }
+    request.stop.push_back(stop);
+  }
+}
+
+}  // namespace kvern::sim
