@@ -50,6 +50,7 @@ struct Record {
   Time arrived = -1;  // at the router
   bool accepted = false;
   bool cancelled = false;  // by its client
+  bool in_line = false;    // accepted, and neither dispatched nor ended by the router
   bool dispatched = false;
   bool over = false;
   bool client_lost = false;  // nobody reads its answer any more

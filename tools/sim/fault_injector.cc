@@ -13,29 +13,35 @@ constexpr Duration kReadGap = 50 * kMillisecond;
 }  // namespace
 
 FaultInjector::FaultInjector(World* world, FaultTargets* targets, Rng rng)
-    : world_(world), targets_(targets), rng_(rng) {}
+    : world_(world), targets_(targets) {
+  for (size_t i = 0; i < kNumFaults; ++i) streams_.push_back(rng.Fork(i));
+  rng_ = &streams_[0];
+}
 
 void FaultInjector::ScheduleAll() {
   const SimOptions& options = world_->options();
   for (size_t i = 0; i < static_cast<size_t>(kFirstRequestFault); ++i) {
+    DrawFor(Fault(i));
     for (uint32_t n = 0; n < options.faults[Fault(i)]; ++n) {
-      Time at = world_->now() + rng_.Between(0, options.duration - 1);
+      Time at = world_->now() + rng_->Between(0, options.duration - 1);
       world_->Schedule(at, EventKind::kFault, 0, i);
     }
   }
 }
 
 bool FaultInjector::Chance(Fault fault) {
+  DrawFor(fault);
   uint32_t percent = world_->options().faults[fault];
-  if (percent == 0 || !rng_.Chance(percent, 100)) return false;
+  if (percent == 0 || !rng_->Chance(percent, 100)) return false;
   counts_.Add(fault);
   return true;
 }
 
 void FaultInjector::Happen(Fault fault) {
+  DrawFor(fault);
   auto& groups = targets_->all_groups();
-  SimGroup& group = *groups[rng_.Below(groups.size())];
-  size_t slot = rng_.Below(targets_->client_slots());
+  SimGroup& group = *groups[rng_->Below(groups.size())];
+  size_t slot = rng_->Below(targets_->client_slots());
   bool happened = false;
   if (fault == Fault::kRackKilled) {
     happened = KillAll();
@@ -64,7 +70,7 @@ bool FaultInjector::KillAll() {
 
 bool FaultInjector::HappenToGroup(Fault fault, SimGroup& group) {
   Duration lease = world_->options().router.group_lease;
-  bool lose_tail = rng_.Chance(1, 2);
+  bool lose_tail = rng_->Chance(1, 2);
   switch (fault) {
     case Fault::kGroupKilled:
       return group.Kill(
@@ -78,9 +84,9 @@ bool FaultInjector::HappenToGroup(Fault fault, SimGroup& group) {
                          .restart_after = Milliseconds(1, 100),
                          .deaths_to_come = 3});
     case Fault::kGroupFrozen:
-      return group.Pause(rng_.Between(1, lease / 2));
+      return group.Pause(rng_->Between(1, lease / 2));
     case Fault::kGroupFrozenLong:
-      return group.Pause(lease + rng_.Between(1, 2 * lease));
+      return group.Pause(lease + rng_->Between(1, 2 * lease));
     case Fault::kGroupSlow:
       return group.SlowDown(kSlowness, world_->now() + Milliseconds(100, 5000));
     case Fault::kReportLies:
@@ -143,7 +149,7 @@ bool FaultInjector::HappenToClient(Fault fault, size_t slot) {
     default:
       // A broken connection has another peer id when it stands again: to the router, both are a
       // client that is gone.
-      client.Die(fault == Fault::kClientReset || rng_.Chance(1, 2));
+      client.Die(fault == Fault::kClientReset || rng_->Chance(1, 2));
       targets_->ReplaceClient(slot, Milliseconds(1, 500));
       return true;
   }
@@ -152,10 +158,10 @@ bool FaultInjector::HappenToClient(Fault fault, size_t slot) {
 void FaultInjector::Spoil(Ask& ask) {
   SpoilLengths(ask);
   if (Chance(Fault::kShortTtftDeadline)) {
-    ask.request.ttft_deadline_ms = static_cast<uint32_t>(rng_.Between(1, 300));
+    ask.request.ttft_deadline_ms = static_cast<uint32_t>(rng_->Between(1, 300));
   }
   if (Chance(Fault::kShortDeadline)) {
-    ask.request.deadline_ms = static_cast<uint32_t>(rng_.Between(1, 2000));
+    ask.request.deadline_ms = static_cast<uint32_t>(rng_->Between(1, 2000));
   }
   if (Chance(Fault::kCancel)) ask.cancel_after = Milliseconds(0, 2000);
   if (Chance(Fault::kBadRequest)) {
@@ -167,15 +173,15 @@ void FaultInjector::Spoil(Ask& ask) {
 
 void FaultInjector::SpoilLengths(Ask& ask) {
   const SimOptions& options = world_->options();
-  if (Chance(Fault::kFanOut)) ask.request.n = static_cast<uint32_t>(rng_.Between(2, kMaxChoices));
+  if (Chance(Fault::kFanOut)) ask.request.n = static_cast<uint32_t>(rng_->Between(2, kMaxChoices));
   if (!Chance(Fault::kNeverFits)) return;
   uint64_t all = options.kv_blocks * kBlockSize;
-  uint64_t tokens = rng_.Chance(1, 2) ? options.router.max_seq_len : all;
+  uint64_t tokens = rng_->Chance(1, 2) ? options.router.max_seq_len : all;
   ask.request.max_tokens = static_cast<uint32_t>(std::min<uint64_t>(tokens + 1, 1u << 30));
 }
 
 void FaultInjector::Break(GenerateRequest& request) {
-  switch (rng_.Below(5)) {
+  switch (rng_->Below(5)) {
     case 0:
       request.n = kMaxChoices + 1;
       break;

@@ -50,12 +50,15 @@ class FaultInjector {
   void SpoilLengths(Ask& ask);
   void Break(GenerateRequest& request);
   Duration Milliseconds(int64_t low, int64_t high) {
-    return rng_.Between(low, high) * kMillisecond;
+    return rng_->Between(low, high) * kMillisecond;
   }
+  // Each kind draws from its own stream, so that the others happen as before without it.
+  void DrawFor(Fault fault) { rng_ = &streams_[static_cast<size_t>(fault)]; }
 
   World* world_;
   FaultTargets* targets_;
-  Rng rng_;
+  std::vector<Rng> streams_;  // [kNumFaults]
+  Rng* rng_;                  // of the kind at work
   FaultCounts counts_;
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -70,6 +71,14 @@ std::string ToString(const FaultLevels& levels) {
     if (level > 0) absl::StrAppend(&text, text.empty() ? "" : ",", kFaultNames[i], "=", level);
   }
   return text.empty() ? "none" : text;
+}
+
+std::string NamesOf(const FaultLevels& levels) {
+  std::vector<std::string> names;
+  for (size_t i = 0; i < kNumFaults; ++i) {
+    if (levels[Fault(i)] > 0) names.push_back(kFaultNames[i]);
+  }
+  return names.empty() ? "none" : absl::StrJoin(names, ",");
 }
 
 }  // namespace kvern::sim

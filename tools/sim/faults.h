@@ -75,6 +75,8 @@ class FaultLevels {
 absl::StatusOr<FaultLevels> ParseFaults(std::string_view text, double minutes);
 // "cancel=5,group-killed=2"; "none".
 std::string ToString(const FaultLevels& levels);
+// As ParseFaults takes them: "cancel,group-killed"; "none".
+std::string NamesOf(const FaultLevels& levels);
 
 // How often each happened.
 class FaultCounts {

@@ -17,6 +17,7 @@ void Simulation::CheckCheaply(const RouterEffects& effects) {
     if (accepted != nullptr) waiting_.push_back(accepted->request_id);
   }
   CheckNotes(effects.notes);
+  fairness_.Add(effects, checker_);
   if (router_.NextDeadline() <= now()) Violate("S7: a timer is due after Flush");
 }
 

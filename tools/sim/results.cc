@@ -125,6 +125,7 @@ Results Collect(const Simulation& simulation, const std::vector<std::string>& te
     results.recomputed_tokens += group->totals().recomputed_tokens;
   }
   AddKv(simulation, window, results);
+  results.fairness_gap_tokens = simulation.fairness().gap();
   results.faults = simulation.faults();
   results.violations = simulation.violations();
   results.event_hash = simulation.event_hash();
@@ -132,8 +133,7 @@ Results Collect(const Simulation& simulation, const std::vector<std::string>& te
   return results;
 }
 
-std::string ToJson(const Results& r, uint64_t seed,
-                   const std::map<std::string, std::string>& options) {
+std::string ToJson(const Results& r, uint64_t seed, const std::string& options) {
   auto percentiles = [](const Percentiles& p) {
     return nlohmann::ordered_json{{"p50", p.p50}, {"p90", p.p90}, {"p99", p.p99}};
   };
@@ -155,6 +155,7 @@ std::string ToJson(const Results& r, uint64_t seed,
   json["recomputed_tokens"] = r.recomputed_tokens;
   json["kv_used_mean"] = r.kv_used_mean;
   json["kv_reserved_mean"] = r.kv_reserved_mean;
+  json["fairness_gap_tokens"] = r.fairness_gap_tokens;
   auto& series = json["kv_series"] = nlohmann::ordered_json::array();
   for (const KvSample& s : r.kv_samples) {
     series.push_back({{"t_s", Seconds(s.at)},
@@ -196,6 +197,7 @@ std::string ToText(const Results& r) {
     absl::StrAppend(&text, "refused ", reason, ": ", count, "\n");
   }
   if (r.per_tenant.size() > 1) {
+    absl::StrAppend(&text, "fairness gap ", r.fairness_gap_tokens, " tokens\n");
     for (const auto& [name, t] : r.per_tenant) {
       absl::StrAppendFormat(&text, "tenant %-6s offered %.2f goodput %.2f refused %d expired %d\n",
                             name, t.offered_rps, t.goodput_rps, t.refused, t.expired);

@@ -40,6 +40,7 @@ struct Results {
   uint64_t preempted_requests = 0;
   uint32_t preemptions_max = 0;  // of one request
   uint64_t recomputed_tokens = 0;
+  uint64_t fairness_gap_tokens = 0;
   double kv_used_mean = 0;  // shares of the blocks
   double kv_reserved_mean = 0;
   std::vector<KvSample> kv_samples;
@@ -54,9 +55,8 @@ struct Results {
 // Requests count where they end: those that end within [warm_up, duration).
 Results Collect(const Simulation& simulation, const std::vector<std::string>& tenants);
 
-// `options` is the run's command line, as pairs.
-std::string ToJson(const Results& results, uint64_t seed,
-                   const std::map<std::string, std::string>& options);
+// `options`: the run's command line.
+std::string ToJson(const Results& results, uint64_t seed, const std::string& options);
 std::string ToText(const Results& results);
 
 }  // namespace kvern::sim

@@ -120,6 +120,7 @@ absl::StatusOr<RunPlan> MakePlan(const RunConfig& config, double rate,
   options.duration = static_cast<Duration>(config.duration * 1e9);
   options.warm_up = std::min(kWarmUp, options.duration / 6);
   options.slo = config.slo;
+  options.max_requests = static_cast<uint64_t>(config.max_requests);
   options.router.model = "sim";
   options.router.max_seq_len = kMaxSeqLen;
   options.router.vocab_size = options.model.vocab;

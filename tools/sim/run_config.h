@@ -32,6 +32,9 @@ struct RunConfig {
   int64_t queue_entries = 1024;
   int64_t watermark_percent = 3;
   int64_t quantile_percent = 80;
+  int64_t max_requests = INT64_MAX;
+  bool check_repeat = false;
+  bool json = false;
 };
 
 // "4096:0.7,1024:0.3": counts from 1 to 1,000,000 and shares that add up to 1.

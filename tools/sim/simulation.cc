@@ -13,6 +13,17 @@ constexpr Duration kSampleEvery = kSecond;
 // Long enough for a drain, and for every lease and restart, once the load has stopped.
 constexpr Duration kDrain = 60 * kSecond;
 
+std::vector<uint32_t> WeightsOf(const SimOptions& options, const Workload& workload) {
+  std::vector<uint32_t> weights;
+  for (const std::string& tenant : workload.tenants()) {
+    weights.push_back(1);
+    for (const TenantConfig& config : options.router.tenants) {
+      if (config.name == tenant) weights.back() = config.weight;
+    }
+  }
+  return weights;
+}
+
 }  // namespace
 
 Simulation::Simulation(const SimOptions& options, Workload& workload,
@@ -22,6 +33,7 @@ Simulation::Simulation(const SimOptions& options, Workload& workload,
       network_(options.min_delay, options.max_delay, Rng(options.seed).Fork(4)),
       faults_(this, this, Rng(options.seed).Fork(3)),
       checker_(options, [this](const std::string& what) { Violate(what); }),
+      fairness_(WeightsOf(options, workload)),
       router_(options.router, options.seed, filters) {
   for (uint32_t i = 0; i < options.groups; ++i) {
     groups_.push_back(std::make_unique<SimGroup>(this, i, HashCounter(options.seed, 5, i)));

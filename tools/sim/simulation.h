@@ -16,6 +16,7 @@
 #include "tools/sim/client.h"
 #include "tools/sim/digest.h"
 #include "tools/sim/event_queue.h"
+#include "tools/sim/fairness.h"
 #include "tools/sim/fault_injector.h"
 #include "tools/sim/group.h"
 #include "tools/sim/network.h"
@@ -52,6 +53,7 @@ class Simulation : public World, private FaultTargets {
   const RouterCounters& counters() const { return counters_; }
   const std::vector<std::unique_ptr<SimGroup>>& groups() const { return groups_; }
   const std::vector<KvSample>& kv_samples() const { return kv_samples_; }
+  const FairnessMeter& fairness() const { return fairness_; }
   const FaultCounts& faults() const { return faults_.counts(); }
 
   // ---- World
@@ -126,6 +128,7 @@ class Simulation : public World, private FaultTargets {
   FaultInjector faults_;
   Digest digest_;
   Checker checker_;
+  FairnessMeter fairness_;
   Router router_;
   RouterEffects effects_;
   std::function<void(Time, RouterEffects&)> tamper_;
