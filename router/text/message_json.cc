@@ -32,14 +32,10 @@ absl::StatusOr<std::string> ParsePart(const nlohmann::json& part) {
   return StringField(part, "text");
 }
 
-absl::StatusOr<std::string> ParseContent(const nlohmann::json& object) {
+absl::StatusOr<std::string> ParseContent(const nlohmann::json& object, ContentForm form) {
   auto it = object.find("content");
-  if (it == object.end()) return InvalidArgument("content: missing");
-  if (it->is_string()) return it->get<std::string>();
-  if (!it->is_array()) {
-    return InvalidArgument("content: ", it->type_name(),
-                           ", allowed is a string or a list of parts");
-  }
+  bool parts = form == ContentForm::kTextOrParts && it != object.end() && it->is_array();
+  if (!parts) return StringField(object, "content");
   std::string content;
   for (size_t i = 0; i < it->size(); ++i) {
     absl::StatusOr<std::string> text = ParsePart((*it)[i]);
@@ -49,24 +45,25 @@ absl::StatusOr<std::string> ParseContent(const nlohmann::json& object) {
   return content;
 }
 
-absl::StatusOr<Message> ParseMessage(const nlohmann::json& object) {
+absl::StatusOr<Message> ParseMessage(const nlohmann::json& object, ContentForm form) {
   if (!object.is_object()) return InvalidArgument(object.type_name(), ", allowed is an object");
   KVERN_RETURN_IF_ERROR(CheckFields(object, "role", "content"));
   Message message;
   KVERN_ASSIGN_OR_RETURN(message.role, StringField(object, "role"));
-  KVERN_ASSIGN_OR_RETURN(message.content, ParseContent(object));
+  KVERN_ASSIGN_OR_RETURN(message.content, ParseContent(object, form));
   return message;
 }
 
 }  // namespace
 
-absl::StatusOr<std::vector<Message>> ParseMessages(const nlohmann::json& messages) {
+absl::StatusOr<std::vector<Message>> ParseMessages(const nlohmann::json& messages,
+                                                   ContentForm form) {
   if (!messages.is_array()) {
     return InvalidArgument(messages.type_name(), ", allowed is a list");
   }
   std::vector<Message> parsed;
   for (size_t i = 0; i < messages.size(); ++i) {
-    absl::StatusOr<Message> message = ParseMessage(messages[i]);
+    absl::StatusOr<Message> message = ParseMessage(messages[i], form);
     if (!message.ok()) {
       return InvalidArgument("[", i, "]: ", message.status().message());
     }

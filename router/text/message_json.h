@@ -9,10 +9,14 @@
 
 namespace kvern {
 
-// [{"role": string, "content": string or parts}, ...]; parts are [{"type": "text", "text": string},
-// ...], whose texts are joined as they are. invalid_argument, with the place below `messages`
-// ("[1]: content: [0]: ..."), for anything else: a missing or unknown field, null, a number, a part
-// of another type.
-absl::StatusOr<std::vector<Message>> ParseMessages(const nlohmann::json& messages);
+// What `content` may be. A template takes text and nothing else; a request may also bring parts,
+// [{"type": "text", "text": string}, ...], whose texts are joined as they are before the template.
+enum class ContentForm { kText, kTextOrParts };
+
+// [{"role": string, "content": ...}, ...]. invalid_argument, with the place below `messages` ("[1]:
+// content: [0]: ..."), for anything else: a missing or unknown field, null, a number, a part of
+// another type.
+absl::StatusOr<std::vector<Message>> ParseMessages(const nlohmann::json& messages,
+                                                   ContentForm form);
 
 }  // namespace kvern

@@ -84,7 +84,8 @@ absl::Status Read(const json& value, std::optional<T>& out) {
 }
 
 absl::Status Read(const json& value, std::optional<std::vector<ChatMessage>>& out) {
-  KVERN_ASSIGN_OR_RETURN(std::vector<Message> messages, ParseMessages(value));
+  KVERN_ASSIGN_OR_RETURN(std::vector<Message> messages,
+                         ParseMessages(value, ContentForm::kTextOrParts));
   out.emplace();
   for (Message& each : messages) {
     out->push_back({std::move(each.role), std::move(each.content)});

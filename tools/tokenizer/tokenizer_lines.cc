@@ -106,7 +106,7 @@ absl::StatusOr<json> Chat(const Tokenizer& tokenizer,
   KVERN_RETURN_IF_ERROR(CheckFields(object, {"messages", "add_generation_prompt"}));
   auto it = object.find("messages");
   if (it == object.end()) return InvalidArgument("messages: missing");
-  absl::StatusOr<std::vector<Message>> messages = ParseMessages(*it);
+  absl::StatusOr<std::vector<Message>> messages = ParseMessages(*it, ContentForm::kText);
   if (!messages.ok()) return InvalidArgument("messages: ", messages.status().message());
   KVERN_ASSIGN_OR_RETURN(bool add_prompt, BoolField(object, "add_generation_prompt", true));
   KVERN_ASSIGN_OR_RETURN(std::vector<PromptPiece> pieces,

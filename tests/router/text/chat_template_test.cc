@@ -88,7 +88,8 @@ TEST(ChatTemplate, IllFormedMessagesAreNamed) {
 
 TEST(ParseMessages, RefusesEverythingButTexts) {
   const auto error_of = [](const char* text) {
-    return std::string(ParseMessages(nlohmann::json::parse(text)).status().message());
+    return std::string(
+        ParseMessages(nlohmann::json::parse(text), ContentForm::kTextOrParts).status().message());
   };
   EXPECT_THAT(error_of(R"({"role": "user"})"), StartsWith("object, allowed is a list"));
   EXPECT_THAT(error_of(R"([1])"), StartsWith("[0]: number"));
@@ -110,20 +111,24 @@ TEST(ParseMessages, RefusesEverythingButTexts) {
             "[0]: content: [1]: text: null, allowed is a string");
   EXPECT_EQ(error_of_part(R"({"type": "text", "text": "b", "lang": "c"})"),
             "[0]: content: [1]: unknown field 'lang', allowed: type, text");
-  const auto messages = ParseMessages(nlohmann::json::parse(R"([{"role": "a", "content": "b"}])"));
+  const auto messages = ParseMessages(nlohmann::json::parse(R"([{"role": "a", "content": "b"}])"),
+                                      ContentForm::kText);
   ASSERT_TRUE(messages.ok());
   EXPECT_EQ((*messages)[0].role, "a");
   EXPECT_EQ((*messages)[0].content, "b");
 }
 
 TEST(ParseMessages, JoinsTheTextsOfParts) {
-  const auto messages = ParseMessages(nlohmann::json::parse(
+  const auto json = nlohmann::json::parse(
       R"([{"role": "user", "content": [{"type": "text", "text": "Hel"},
                                        {"text": "lo ", "type": "text"}]},
-          {"role": "user", "content": []}])"));
+          {"role": "user", "content": []}])");
+  const auto messages = ParseMessages(json, ContentForm::kTextOrParts);
   ASSERT_TRUE(messages.ok()) << messages.status();
   EXPECT_EQ((*messages)[0].content, "Hello ");
   EXPECT_EQ((*messages)[1].content, "");
+  EXPECT_EQ(std::string(ParseMessages(json, ContentForm::kText).status().message()),
+            "[0]: content: array, allowed is a string");
 }
 
 }  // namespace

@@ -96,7 +96,7 @@ TEST(GoldenText, ChatTemplate) {
   size_t errors = 0;
   for (const json& line : GoldenLines("chat_template.jsonl", 46)) {
     SCOPED_TRACE(line["name"].get<std::string>());
-    const auto messages = ParseMessages(line["messages"]);
+    const auto messages = ParseMessages(line["messages"], ContentForm::kText);
     if (line.value("error", false)) {
       EXPECT_EQ(messages.status().code(), absl::StatusCode::kInvalidArgument);
       ++errors;
