@@ -67,7 +67,7 @@ struct GenerateRequest {
   std::optional<uint32_t> max_tokens;  // absent: the service's default
   uint32_t n = 1;
   std::vector<std::string> stop;
-  ServiceClass service_class = ServiceClass::kGuaranteed;
+  ServiceClass service_class = ServiceClass::kStandard;
   int32_t priority = 0;
   std::optional<uint32_t> ttft_deadline_ms;
   std::optional<uint32_t> deadline_ms;

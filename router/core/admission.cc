@@ -8,12 +8,6 @@
 namespace kvern::router {
 namespace {
 
-// Bounds of the advice: below, a retry only adds load; above, the prediction means nothing.
-constexpr uint64_t kMinRetryMs = 100;
-constexpr uint64_t kMaxRetryMs = 60'000;
-// With no drain observed yet.
-constexpr uint64_t kUnknownRetryMs = 1'000;
-
 Time DeadlineAfter(Time now, uint32_t milliseconds) {
   return now + static_cast<Duration>(milliseconds) * kMillisecond;
 }
@@ -27,7 +21,7 @@ void RouterImpl::OnGenerate(Client& client, GenerateRequest message) {
   }
   message.request_id = id;
   uint64_t bytes = InputBytes(message);
-  Refusal refusal = Admissible(message, bytes);
+  Refusal refusal = Admissible(client, message, bytes);
   if (!refusal.ok()) {
     ++counters_.errors[static_cast<size_t>(refusal.code)];
     SendToClient(client.id,
@@ -49,7 +43,7 @@ void RouterImpl::OnGenerate(Client& client, GenerateRequest message) {
   }
 }
 
-Refusal RouterImpl::Admissible(const GenerateRequest& message, uint64_t bytes) {
+Refusal RouterImpl::Admissible(Client& client, const GenerateRequest& message, uint64_t bytes) {
   if (requests_.Find(message.request_id) != nullptr) {
     return {ErrorCode::kInvalidArgument,
             absl::StrCat("request_id ", message.request_id.ToString(), " is already in use"),
@@ -57,10 +51,17 @@ Refusal RouterImpl::Admissible(const GenerateRequest& message, uint64_t bytes) {
   }
   if (draining_) {
     Refusal refusal{ErrorCode::kUnavailable, "the router is draining", {}};
-    refusal.details.retry_after_ms = RetryAfterMs();
+    refusal.details.retry_after_ms = Jittered(std::max(kSecond, HalfQueueTime()));
     return refusal;
   }
   if (Refusal r = ValidateRequest(config_, message); !r.ok()) return r;
+  int32_t ceiling = client.tenant->config.priority_ceiling;
+  if (message.priority < 0 || message.priority > ceiling) {
+    return {
+        ErrorCode::kInvalidArgument,
+        absl::StrCat("priority is ", message.priority, ", allowed for this tenant: 0 to ", ceiling),
+        {}};
+  }
   uint32_t max_tokens = message.max_tokens.value_or(config_.default_max_tokens);
   if (message.prompt_token_ids || max_tokens >= config_.max_seq_len) {
     // A text has a token at least; how many is known when it is tokenised, and checked then.
@@ -72,17 +73,51 @@ Refusal RouterImpl::Admissible(const GenerateRequest& message, uint64_t bytes) {
             absl::StrCat("the input has ", bytes, " bytes, allowed: ", config_.queue_bytes),
             {}};
   }
-  if (!queue_.HasRoom(bytes)) {
-    return Overloaded(
-        absl::StrCat(queue_.entries(), " requests with ", queue_.bytes(), " bytes wait"));
+  if (!MakeRoom(*client.tenant, static_cast<size_t>(message.priority), bytes)) {
+    return Overloaded(absl::StrCat("the queue is full: ", queue_.entries(), " requests with ",
+                                   queue_.bytes(), " bytes wait"));
   }
   return {};
+}
+
+bool RouterImpl::MakeRoom(const Tenant& tenant, size_t band, uint64_t bytes) {
+  while (!queue_.HasRoom(bytes)) {
+    Request* excess = queue_.Excess(tenant, band);
+    if (excess == nullptr) return false;
+    Fail(*excess, Overloaded("it made way for a request with more right to wait"));
+  }
+  return true;
+}
+
+Refusal RouterImpl::CheckQuota(Tenant& tenant, uint64_t need) {
+  uint64_t most = tenant.config.max_blocks;
+  if (most != 0 && need > most) {
+    Refusal refusal{
+        ErrorCode::kQuotaExceeded,
+        absl::StrCat("the request needs ", need, " KV blocks, this tenant may have ", most),
+        {}};
+    refusal.details.needed_blocks = need;
+    refusal.details.available_blocks = most;
+    return refusal;
+  }
+  RefillQuota(tenant, now_);
+  Duration debt = QuotaDebt(tenant);
+  if (debt == 0) return {};
+  Refusal refusal{ErrorCode::kQuotaExceeded,
+                  absl::StrCat("this tenant has used its ", tenant.config.block_seconds_per_minute,
+                               " KV-block-seconds per minute"),
+                  {}};
+  refusal.details.retry_after_ms = Jittered(debt);
+  return refusal;
 }
 
 Request& RouterImpl::OpenRequest(Client& client, RequestId id, GenerateRequest& message) {
   auto owned = std::make_unique<Request>();
   owned->id = id;
   owned->client = client.id;
+  owned->tenant = client.tenant;
+  owned->service_class = message.service_class;
+  owned->band = static_cast<uint8_t>(message.priority);
   owned->n = message.n;
   owned->sampling = std::move(message.sampling);
   owned->sampling.max_tokens = message.max_tokens.value_or(config_.default_max_tokens);
@@ -106,11 +141,19 @@ void RouterImpl::Enqueue(Request& request, std::vector<uint32_t> ids) {
       BlocksNeeded(request.prompt_tokens, request.sampling.max_tokens, request.n, kBlockSize);
   Refusal too_large = CheckFits(request.prompt_tokens, request.sampling.max_tokens, request.n);
   if (!too_large.ok()) return Fail(request, std::move(too_large));
-  if (!queue_.ResizeRoom(request, request.prompt.size() * sizeof(uint32_t))) {
-    return Fail(request, Overloaded(absl::StrCat(queue_.bytes(), " bytes of prompts wait")));
+  if (Refusal r = CheckQuota(*request.tenant, request.need); !r.ok()) {
+    return Fail(request, std::move(r));
   }
+  if (!queue_.ResizeRoom(request, request.prompt.size() * sizeof(uint32_t))) {
+    return Fail(request, Overloaded(absl::StrCat("the queue is full: ", queue_.bytes(),
+                                                 " bytes of prompts wait")));
+  }
+  Foresee(request);
+  request.expected_blocks = request.guaranteed() ? request.need : ExpectedFinalBlocks(request);
+  if (Refusal r = CheckWait(request); !r.ok()) return Fail(request, std::move(r));
   request.phase = Phase::kQueued;
   queue_.Push(request);
+  dispatch_due_ = true;
   ++counters_.accepted;
   counters_.prompt_tokens += request.prompt_tokens;
   SendToClient(request.client, Accepted{request.id, request.sampling.seed, request.prompt_tokens});
@@ -147,34 +190,19 @@ Refusal RouterImpl::CheckFits(uint64_t prompt_tokens, uint32_t max_tokens, uint3
 }
 
 Refusal RouterImpl::Overloaded(std::string what) {
-  Refusal refusal{ErrorCode::kOverloaded, absl::StrCat("the queue is full: ", what), {}};
-  refusal.details.retry_after_ms = RetryAfterMs();
+  Refusal refusal{ErrorCode::kOverloaded, std::move(what), {}};
+  refusal.details.retry_after_ms = Jittered(HalfQueueTime());
   return refusal;
 }
 
-std::optional<uint64_t> RouterImpl::DispatchIntervalUs() const {
-  if (dispatch_times_.size() < 2) return std::nullopt;
-  Duration window = now_ - dispatch_times_.front();
-  return static_cast<uint64_t>(window / kMicrosecond) / dispatch_times_.size();
-}
-
-uint64_t RouterImpl::RetryAfterMs() {
-  uint64_t base = kUnknownRetryMs;
-  if (std::optional<uint64_t> interval_us = DispatchIntervalUs()) {
-    // When half of the queue will have been dispatched, at the latest rate.
-    base = *interval_us * (queue_.entries() / 2 + 1) / 1000;
-  }
-  base = std::clamp(base, kMinRetryMs, kMaxRetryMs);
-  return base + rng_.Below(base / 2 + 1);  // so that the refused do not return together
-}
-
 void RouterImpl::RecheckQueue() {
+  dispatch_due_ = true;
+  drain_.taken = false;
   std::vector<std::pair<Request*, Refusal>> never_fit;
-  for (size_t i = 0; i < queue_.size(); ++i) {
-    Request& request = queue_.at(i);
+  queue_.ForEach([&](Request& request) {
     Refusal r = CheckFits(request.prompt_tokens, request.sampling.max_tokens, request.n);
     if (!r.ok()) never_fit.emplace_back(&request, std::move(r));
-  }
+  });
   for (auto& [request, refusal] : never_fit) Fail(*request, std::move(refusal));
 }
 

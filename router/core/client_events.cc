@@ -24,7 +24,7 @@ void RouterImpl::OnHello(PeerId peer, const Hello& hello) {
     return;
   }
   client->incarnation = hello.client_incarnation;
-  client->tenant = hello.tenant;
+  if (client->tenant == nullptr) client->tenant = &tenants_.Of(hello.tenant);
   client->last_heard = now_;
   Welcome welcome;
   welcome.router_incarnation = config_.router_incarnation;

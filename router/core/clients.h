@@ -15,10 +15,12 @@
 
 namespace kvern::router {
 
+struct Tenant;
+
 struct Client {
   PeerId id = 0;
   Incarnation incarnation = 0;
-  std::string tenant;
+  Tenant* tenant = nullptr;
   Time last_heard = 0;
   Time idle_since = 0;         // when its last open request ended; meaningless with open ones
   Time lease_at = kTimeMax;    // of its entry in Timers; kTimeMax: none

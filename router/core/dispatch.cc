@@ -1,22 +1,86 @@
 // From the queue to a group, and the messages at the end of a turn.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
 #include "cluster/base/check.h"
 #include "router/core/router_impl.h"
 
 namespace kvern::router {
+namespace {
+
+// Behind a head that does not fit, so many are looked at for one that does.
+constexpr size_t kBackfillWindow = 8;
+// So many may pass a head, then it is served before anyone else (ageing).
+constexpr uint32_t kMaxPassed = 16;
+// One that passes is small beside the head, so that it hardly delays it.
+constexpr uint64_t kBackfillShare = 4;
+
+}  // namespace
 
 void RouterImpl::DispatchWaiting() {
+  if (!dispatch_due_) return;
+  dispatch_due_ = false;
   while (!queue_.empty()) {
-    Group* group = groups_.LeastLoaded(queue_.front().need);
-    if (group == nullptr) return;  // strictly in order: nobody passes the head
-    DispatchTo(*group, queue_.PopFront());
+    queue_.Candidates(
+        kBackfillWindow, [this](const Tenant& t) { return MayRun(t); }, candidates_);
+    if (candidates_.empty()) return;  // all are at their quota
+    Request& head = *candidates_[0];
+    Group* group = BestGroup(head);
+    if (group != nullptr) {
+      if (TooLate(*group, head)) continue;
+      queue_.Remove(head);
+      DispatchTo(*group, head);
+    } else if (!Backfill(head)) {
+      return;
+    }
   }
+}
+
+bool RouterImpl::MayRun(const Tenant& tenant) const {
+  return tenant.config.max_blocks == 0 || tenant.running_blocks < tenant.config.max_blocks;
+}
+
+bool RouterImpl::TooLate(const Group& group, Request& request) {
+  if (group.running.empty()) return false;  // never by prediction alone
+  Duration prefill = PrefillTime(group, PrefillBacklog(group) + request.prompt_tokens);
+  if (now_ + prefill <= request.ttft_deadline) return false;
+  Fail(request, {ErrorCode::kDeadlineExceeded,
+                 absl::StrCat("ttft_deadline_ms would pass: it waited ",
+                              (now_ - request.arrival) / kMillisecond,
+                              " ms, its first token is expected in ", prefill / kMillisecond),
+                 {}});
+  return true;
+}
+
+bool RouterImpl::Backfill(Request& head) {
+  if (head.passed >= kMaxPassed) return false;
+  for (size_t i = 1; i < candidates_.size(); ++i) {
+    Request& request = *candidates_[i];
+    if (request.need * kBackfillShare > head.need) continue;
+    Group* group = BestGroup(request);
+    if (group == nullptr || now_ >= request.ttft_deadline) continue;
+    if (TooLate(*group, request)) return true;
+    ++head.passed;
+    queue_.Remove(request);
+    DispatchTo(*group, request);
+    return true;
+  }
+  return false;
 }
 
 void RouterImpl::DispatchTo(Group& group, Request& request) {
   KVERN_CHECK_LT(now_, request.ttft_deadline);  // timers ran
-  group.ledger->Reserve(group.next_sequence, request.need);
-  if (dispatch_times_.full()) dispatch_times_.PopFront();
-  dispatch_times_.PushBack(now_);
+  group.ledger->Reserve(group.next_sequence, request.need, request.guaranteed());
+  if (!request.guaranteed()) {
+    group.forecast.Insert({request.prompt_tokens, request.expected_tokens, request.n});
+    group.largest_standard = std::max(group.largest_standard, request.need);
+  }
+  uint64_t blocks = request.guaranteed() ? request.need : ExpectedFinalBlocks(request);
+  drain_.free_blocks -= std::min(drain_.free_blocks, blocks);
+  group.prefill_waiting += request.prompt_tokens;
+  ++group.without_token;
+  request.tenant->running_blocks += request.need;
+  Charge(*request.tenant, request.band, request.prompt_tokens);
   SetTimer(request, request.deadline);
 
   request.phase = Phase::kRunning;
@@ -25,6 +89,7 @@ void RouterImpl::DispatchTo(Group& group, Request& request) {
   request.group_index = group.running.size();
   group.running.push_back(&request);
   request.dispatch_sequence = group.next_sequence;
+  request.got_token = false;
   ++request.epoch;
   request.choices.resize(request.n);
   for (Choice& choice : request.choices) {
@@ -39,6 +104,7 @@ void RouterImpl::DispatchTo(Group& group, Request& request) {
   dispatch.n = request.n;
   dispatch.sampling = request.sampling;
   dispatch.eos_ids = config_.eos_ids;
+  dispatch.service_class = request.service_class;
   group.pending.dispatches.push_back(std::move(dispatch));
 }
 

@@ -57,6 +57,7 @@ void RouterImpl::Abandon(Request& request) {
       return Destroy(request);
     case Phase::kQueued:
       queue_.Remove(request);
+      dispatch_due_ = true;
       return Destroy(request);
     case Phase::kRunning:
       request.cancelled_at = now_;
@@ -81,9 +82,21 @@ void RouterImpl::CancelChoice(Request& request, uint32_t index) {
   cancels.push_back({request.id, request.epoch, request.answered, request.answered ? 0 : index});
 }
 
+void RouterImpl::Settle(Request& request) {
+  dispatch_due_ = true;
+  request.tenant->running_blocks -= request.need;
+  UseQuota(*request.tenant, request.need, now_ - request.dispatched_at, now_);
+}
+
 void RouterImpl::Release(Request& request) {
   Group& group = *request.group;
-  group.ledger->Release(request.need);
+  group.ledger->Release(request.need, request.guaranteed());
+  group.forecast_old = true;
+  if (!request.got_token) {
+    group.prefill_waiting -= request.prompt_tokens;
+    --group.without_token;
+  }
+  Settle(request);
   if (request.cancelled_at >= 0) {
     Observe(counters_.cancel_to_free_seconds, now_ - request.cancelled_at);
   }

@@ -122,6 +122,8 @@ void RouterImpl::StartGroup(Group& group) {
   group.drain_sent = false;
   group.report = StepReport{};
   group.drift = 0;
+  group.prefill_mark = 0;
+  group.steps = StepModel();
   group.last_report = now_;
   SetGroupTimer(group, now_ + config_.group_lease);
 
@@ -214,10 +216,12 @@ void RouterImpl::LoseGroup(Group& group, const std::string& reason, bool tell) {
 
 void RouterImpl::EndStreams(Group& group, const std::string& reason) {
   for (Request* request : group.running) {
+    Settle(*request);
     if (!request->answered) {
+      if (!request->got_token) group.breaker.Failed(now_);
       ++counters_.errors[static_cast<size_t>(ErrorCode::kUnavailable)];
       ErrorDetails details;
-      details.retry_after_ms = RetryAfterMs();
+      details.retry_after_ms = Jittered(std::max(kSecond, HalfQueueTime()));
       SendToClient(request->client, RequestError{request->id, ErrorCode::kUnavailable,
                                                  absl::StrCat("group ", group.name, " ", reason,
                                                               " while it ran the request"),
@@ -232,6 +236,10 @@ void RouterImpl::EndStreams(Group& group, const std::string& reason) {
   group.ledger.reset();
   group.report = StepReport{};
   group.drift = 0;
+  group.forecast_old = true;
+  group.without_token = 0;
+  group.prefill_waiting = 0;
+  drain_.taken = false;
 }
 
 }  // namespace kvern::router

@@ -62,31 +62,10 @@ void GroupTable::UnmapPeers(Group& group) {
   }
 }
 
-Group* GroupTable::LeastLoaded(uint64_t need) {
-  Group* best = nullptr;
-  for (auto& entry : groups_) {
-    Group& group = *entry;
-    if (!group.live() || group.drain_sent || group.ledger->free() < need) continue;
-    if (best == nullptr || group.ledger->reserved() * best->ledger->total() <
-                               best->ledger->reserved() * group.ledger->total()) {
-      best = &group;
-    }
-  }
-  return best;
-}
-
 uint64_t GroupTable::LargestTotal() const {
   uint64_t largest = 0;
   for (const auto& group : groups_) largest = std::max(largest, group->total_blocks);
   return largest;
-}
-
-uint64_t GroupTable::MostFree() const {
-  uint64_t most = 0;
-  for (const auto& group : groups_) {
-    if (group->live()) most = std::max(most, group->ledger->free());
-  }
-  return most;
 }
 
 std::string GroupNameFault(const std::string& name) {

@@ -10,9 +10,12 @@
 
 #include "cluster/base/id_map.h"
 #include "cluster/base/time.h"
+#include "router/core/breaker.h"
+#include "router/core/forecast.h"
 #include "router/core/ledger.h"
 #include "router/core/request.h"
 #include "router/core/router.h"
+#include "router/core/step_model.h"
 #include "schemas/messages.h"
 
 namespace kvern::router {
@@ -51,6 +54,18 @@ struct Group {
   StepReport report;         // the last, without runs and nacks
   int64_t drift = 0;
 
+  // ---- what is expected of it
+  Forecast forecast;              // of the standard requests that run
+  bool forecast_old = true;       // something changed since
+  uint64_t largest_standard = 0;  // worst case of the largest of them, as of the forecast
+  StepModel steps;
+  uint32_t without_token = 0;    // requests that run and have no token yet
+  uint64_t prefill_waiting = 0;  // prompt tokens of what runs and has no first token yet
+  bool first_token_now = false;  // in the report that is being read
+  uint64_t prefill_mark = 0;     // report.prefill_tokens when the latest first token came
+
+  Breaker breaker;  // over incarnations: that is when it matters
+
   bool live() const { return state == GroupState::kLive; }
   // No peer of it is known; only its name, its size and why.
   bool dead() const { return state == GroupState::kRefused || state == GroupState::kLost; }
@@ -82,14 +97,9 @@ class GroupTable {
   void MapPeer(PeerId peer, Group& group);
   void UnmapPeers(Group& group);
 
-  // The live group with the smallest share of its blocks reserved, of those where `need` fits; the
-  // earliest in order when shares are equal. Null: it fits nowhere now.
-  Group* LeastLoaded(uint64_t need);
-
   // Blocks of the largest group that is or was complete, 0 when none was: what never fits is beyond
   // it.
   uint64_t LargestTotal() const;
-  uint64_t MostFree() const;  // of the live groups
 
  private:
   std::vector<std::unique_ptr<Group>> groups_;

@@ -9,6 +9,9 @@
 namespace kvern::router {
 namespace {
 
+// An output token costs about twice an input token (Sheng et al., OSDI 2024).
+constexpr uint64_t kOutputWeight = 2;
+
 double Milliseconds(Duration duration) { return static_cast<double>(duration) / 1e6; }
 
 // What the worker may say about logprobs, given what was asked.
@@ -43,7 +46,10 @@ void RouterImpl::OnReport(PeerId peer, StepReport report) {
   }
   if (!fault.empty()) return LoseGroup(*group, absl::StrCat("bad report: ", fault), /*tell=*/true);
 
+  Learn(*group, report);
   if (!group->live()) {
+    drain_.taken = false;
+    dispatch_due_ = true;
     group->state = GroupState::kLive;
     AddNote(false, "group_live", {{"group", group->name}});
   }
@@ -68,8 +74,11 @@ std::string RouterImpl::ReportFault(const Group& group, const StepReport& report
     return absl::StrCat("acked_command is ", report.acked_command, ", allowed: ", group.acked,
                         " to ", group.next_sequence - 1);
   }
+  // What it counts as reserved is compared with the ledger: the drift.
   uint64_t total = group.ledger->total();
-  if (report.reserved_blocks > total || report.used_blocks > report.reserved_blocks) {
+  uint64_t worst = group.ledger->worst_case();
+  if (report.used_blocks > std::min(total, report.reserved_blocks) ||
+      report.reserved_blocks > worst + total) {
     return absl::StrCat("used_blocks ", report.used_blocks, ", reserved_blocks ",
                         report.reserved_blocks, " of ", total);
   }
@@ -97,6 +106,8 @@ std::string RouterImpl::TakeNack(Group& group, const Nack& nack, uint64_t acked)
            {"request_id", nack.request_id.ToString()},
            {"code", std::string(ErrorCodeName(nack.code))}});
   for (Choice& choice : request->choices) choice.worker_done = true;
+  bool its_fault = nack.code != ErrorCode::kInvalidArgument && nack.code != ErrorCode::kNeverFits;
+  if (its_fault && !request->got_token) group.breaker.Failed(now_);
   if (!request->answered) {
     ErrorCode code = nack.code == ErrorCode::kNone ? ErrorCode::kInternal : nack.code;
     Fail(*request, {code, nack.message, {}});
@@ -125,6 +136,11 @@ std::string RouterImpl::TakeRun(Group& group, TokenRun& run, uint64_t acked) {
   if (std::string fault = RunFault(*request, run); !fault.empty()) return fault;
   choice.worker_next += static_cast<uint32_t>(run.token_ids.size());
   choice.worker_done = run.finish_reason != FinishReason::kNone;
+  if (!request->got_token && !run.token_ids.empty()) GotToken(group, *request);
+  Charge(*request->tenant, request->band, kOutputWeight * run.token_ids.size());
+  if (choice.worker_done && !choice.client_done && choice.worker_next > 0) {
+    ObserveLength(*request, choice.worker_next);
+  }
   // Tokens past a stop string are nobody's.
   if (!request->answered && !choice.client_done) Deliver(*request, run);
   if (request->WorkerReleased(group.acked)) {
@@ -180,6 +196,7 @@ void RouterImpl::Deliver(Request& request, TokenRun& run) {
       if (!delta.logprobs.empty()) delta.logprobs.resize(piece.tokens_kept);
       delta.finish_reason = FinishReason::kStop;
       delta.stop_reason = std::move(piece.stop_string);
+      if (!choice.worker_done) ObserveLength(request, choice.worker_next);
       CancelChoice(request, run.choice);  // unless the worker is done with it
     }
   }
@@ -216,6 +233,34 @@ Usage RouterImpl::UsageOf(const Request& request) const {
   }
   usage.itl_ms_max = Milliseconds(request.itl_max);
   return usage;
+}
+
+void RouterImpl::GotToken(Group& group, Request& request) {
+  request.got_token = true;
+  group.breaker.FirstToken();
+  group.prefill_waiting -= request.prompt_tokens;
+  --group.without_token;
+  group.first_token_now = true;
+}
+
+void RouterImpl::ObserveLength(Request& request, uint32_t tokens) {
+  request.tenant->lengths.Observe(tokens);
+  lengths_.Observe(tokens);
+}
+
+void RouterImpl::Learn(Group& group, const StepReport& report) {
+  const StepReport& before = group.report;
+  group.forecast_old = true;
+  if (group.first_token_now) group.prefill_mark = report.prefill_tokens;
+  group.first_token_now = false;
+  // It was not trusted, and may be now.
+  bool was_stale = now_ - group.last_report >= config_.group_lease / 2;
+  dispatch_due_ = dispatch_due_ || was_stale || group.breaker.open();
+  uint64_t steps = report.step_id - before.step_id;
+  bool grows = report.step_us >= before.step_us && report.prefill_tokens >= before.prefill_tokens;
+  if (steps == 0 || !grows) return;
+  group.steps.Observe(now_, steps, report.step_us - before.step_us,
+                      report.prefill_tokens - before.prefill_tokens);
 }
 
 void RouterImpl::Acknowledge(Group& group, uint64_t acked) {

@@ -1,6 +1,7 @@
 // One open request, from its reservation of queue room to the release of its KV blocks.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -14,6 +15,7 @@
 namespace kvern::router {
 
 struct Group;
+struct Tenant;
 
 // One of the n answers.
 struct Choice {
@@ -38,6 +40,9 @@ enum class Phase : uint8_t {
 struct Request {
   RequestId id;
   PeerId client = 0;
+  Tenant* tenant = nullptr;
+  ServiceClass service_class = ServiceClass::kStandard;
+  uint8_t band = 0;  // its priority
   Phase phase = Phase::kArrived;
   bool answered = false;
 
@@ -48,6 +53,17 @@ struct Request {
   std::vector<std::string> stop;
   uint64_t queue_bytes = 0;  // what it holds of the queue's bytes
   uint64_t need = 0;         // KV blocks, worst case
+
+  // ---- while it waits
+  uint64_t expected_blocks = 0;  // to its expected end, as of its arrival
+  uint32_t passed = 0;           // later requests dispatched before it because it did not fit
+  Request* previous_in_line = nullptr;
+  Request* next_in_line = nullptr;
+
+  // ---- while it runs: output tokens per choice it is expected to come to, and when to ask again
+  uint32_t expected_tokens = 0;
+  uint32_t forecast_until = 0;
+  bool got_token = false;  // the worker has reported one, in this epoch
 
   Time arrival = 0;
   Time ttft_deadline = kTimeMax;  // while it waits
@@ -74,6 +90,15 @@ struct Request {
       if (!choice.client_done) return false;
     }
     return true;
+  }
+  bool guaranteed() const { return service_class == ServiceClass::kGuaranteed; }
+  // Output tokens of its longest unfinished choice, as the worker reported.
+  uint32_t Produced() const {
+    uint32_t produced = 0;
+    for (const Choice& choice : choices) {
+      if (!choice.worker_done) produced = std::max(produced, choice.worker_next);
+    }
+    return produced;
   }
   // Nothing of it is left at a worker that has applied all commands up to `acked`.
   bool WorkerReleased(uint64_t acked) const {

@@ -7,20 +7,13 @@
 #include "router/core/router_impl.h"
 
 namespace kvern::router {
-namespace {
-
-// Enough to smooth the drain rate over a few engine steps.
-constexpr size_t kDispatchTimes = 64;
-
-}  // namespace
-
 RouterImpl::RouterImpl(const RouterConfig& config, uint64_t seed, const TextFilterFactory* text)
     : config_(config),
       rng_(seed),
       text_(text),
       clients_(config.max_clients),
       queue_(config.queue_entries, config.queue_bytes),
-      dispatch_times_(kDispatchTimes) {
+      tenants_(config.tenants) {
   KVERN_CHECK(config.max_seq_len > 0);
   KVERN_CHECK(config.vocab_size > 0);
   KVERN_CHECK(config.client_lease > 0);
@@ -178,8 +171,8 @@ void Router::Flush(Time now, RouterEffects& effects) { impl_->Flush(now, effects
 Time Router::NextDeadline() const { return impl_->NextDeadline(); }
 bool Router::Drained() const { return impl_->Drained(); }
 RouterStatus Router::Status(Time now) { return impl_->Status(now); }
-CapacityReply Router::Capacity() const { return impl_->Capacity(); }
-absl::StatusOr<RequestStatus> Router::Find(const RequestId& id) const { return impl_->Find(id); }
+CapacityReply Router::Capacity() { return impl_->Capacity(); }
+absl::StatusOr<RequestStatus> Router::Find(const RequestId& id) { return impl_->Find(id); }
 void Router::Audit() const { impl_->Audit(); }
 
 }  // namespace kvern

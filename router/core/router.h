@@ -31,10 +31,10 @@ using PeerId = uint64_t;
 // A tenant is named once per connection, in Hello; the name "" is a tenant like the others.
 struct TenantConfig {
   std::string name;
-  uint32_t weight = 1;            // its share of the service among tenants that wait, 1 to 1000
-  uint64_t max_blocks = 0;        // worst-case blocks of what it may run at once; 0: no limit
+  uint32_t weight = 1;      // its share of the service among tenants that wait, 1 to 1000
+  uint64_t max_blocks = 0;  // worst-case blocks of what it may run at once; 0: no limit
   uint64_t block_seconds_per_minute = 0;  // KV-block-seconds it may use; 0: no limit
-  int32_t priority_ceiling = 0;   // the highest `priority` it may ask for, 0 to 7
+  int32_t priority_ceiling = 0;           // the highest `priority` it may ask for, 0 to 7
 };
 
 struct RouterConfig {
@@ -49,8 +49,8 @@ struct RouterConfig {
   uint64_t queue_bytes = 256ull << 20;  // bytes of their prompts
   // No request is lined up that is predicted to wait longer.
   Duration queue_wait_max = 60 * kSecond;
-  // A running standard request is taken to end at this quantile of the output lengths seen, given what
-  // it has produced. 0: at once (optimistic), 100: at max_tokens.
+  // A running standard request is taken to end at this quantile of the output lengths seen, given
+  // what it has produced. 0: at once (optimistic), 100: at max_tokens.
   uint32_t output_quantile_percent = 80;
   // Of a group's blocks, kept free of the predicted peak of standard requests.
   uint32_t watermark_percent = 3;
@@ -136,10 +136,17 @@ struct GroupStatus {
   std::string model;
   bool live = false;  // all ranks joined and its leader has reported since; only then it gets work
   uint64_t total_blocks = 0;
-  uint64_t reserved_blocks = 0;  // by the router's ledger
-  uint64_t used_blocks = 0;      // by the worker's last report
-  int64_t drift_blocks = 0;      // ledger as of the acknowledged command minus the worker's own sum
-  uint32_t running = 0;          // requests dispatched and not finished
+  // Worst cases of the guaranteed requests and the expected peak of the others, by the router's
+  // ledger.
+  uint64_t reserved_blocks = 0;
+  uint64_t worst_case_blocks =
+      0;                     // of all that runs; more than total when admission is by forecast
+  uint64_t used_blocks = 0;  // by the worker's last report
+  int64_t drift_blocks = 0;  // ledger as of the acknowledged command minus the worker's own sum
+  uint32_t running = 0;      // requests dispatched and not finished
+  uint32_t waiting = 0;      // of its sequences, those that hold no blocks: preempted or not begun
+  uint64_t preemptions = 0;  // since it started
+  uint64_t recomputed_tokens = 0;
   Duration report_age = 0;
   std::vector<Join> ranks;    // as they joined, by rank
   std::vector<RankAge> ages;  // as last reported
@@ -207,9 +214,9 @@ class Router {
 
   // Takes and clears the sampled observations of RouterCounters.
   RouterStatus Status(Time now);
-  CapacityReply Capacity() const;
+  CapacityReply Capacity();
   // NotFound for an id that is not open.
-  absl::StatusOr<RequestStatus> Find(const RequestId& id) const;
+  absl::StatusOr<RequestStatus> Find(const RequestId& id);
 
   // Dies if an invariant is broken: ledger against dispatched requests, queue bounds.
   void Audit() const;

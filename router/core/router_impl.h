@@ -2,6 +2,7 @@
 //   router.cc     events in, timers, Flush            client_events.cc  what clients say
 //   admission.cc  from GenerateRequest to the queue   group_events.cc   how groups come and go
 //   dispatch.cc   from the queue to a group           report.cc         what groups report
+//   fit.cc        which group a request fits on       predict.cc        how long it will wait
 //   ending.cc     every way a request ends            status.cc         what operators see; Audit
 #pragma once
 
@@ -15,8 +16,11 @@
 #include "cluster/base/rng.h"
 #include "router/core/clients.h"
 #include "router/core/groups.h"
+#include "router/core/length_model.h"
+#include "router/core/release_curve.h"
 #include "router/core/request.h"
 #include "router/core/router.h"
+#include "router/core/tenants.h"
 #include "router/core/timers.h"
 #include "router/core/validate.h"
 #include "router/core/wait_queue.h"
@@ -32,8 +36,8 @@ class RouterImpl {
   Time NextDeadline() const { return timers_.Next(); }
   bool Drained() const;
   RouterStatus Status(Time now);
-  CapacityReply Capacity() const;
-  absl::StatusOr<RequestStatus> Find(const RequestId& id) const;
+  CapacityReply Capacity();
+  absl::StatusOr<RequestStatus> Find(const RequestId& id);
   void Audit() const;
 
  private:
@@ -51,7 +55,7 @@ class RouterImpl {
                std::vector<std::pair<std::string, std::string>> fields);
 
   // ---- status.cc
-  GroupStatus StatusOf(const Group& group, Time now) const;
+  GroupStatus StatusOf(Group& group, Time now) const;
   void AuditGroup(const Group& group) const;
 
   // ---- client_events.cc
@@ -66,22 +70,54 @@ class RouterImpl {
 
   // ---- admission.cc
   void OnGenerate(Client& client, GenerateRequest message);
-  Refusal Admissible(const GenerateRequest& message, uint64_t bytes);
+  Refusal Admissible(Client& client, const GenerateRequest& message, uint64_t bytes);
   Request& OpenRequest(Client& client, RequestId id, GenerateRequest& message);
   // The ids are known: refuse, or line up.
   void Enqueue(Request& request, std::vector<uint32_t> ids);
   // `prompt_tokens` may be a lower bound: what does not fit with fewer never fits.
   Refusal CheckFits(uint64_t prompt_tokens, uint32_t max_tokens, uint32_t n) const;
   Refusal Overloaded(std::string what);
-  uint64_t RetryAfterMs();
-  // Mean time between the latest dispatches; absent with fewer than two.
-  std::optional<uint64_t> DispatchIntervalUs() const;
+  Refusal CheckQuota(Tenant& tenant, uint64_t need);
+  // Room for `bytes` more, if need be at the cost of one that has less right to wait.
+  bool MakeRoom(const Tenant& tenant, size_t band, uint64_t bytes);
   // The set of groups changed: what waits and can no longer fit is refused.
   void RecheckQueue();
   void SetTimer(Request& request, Time at);
 
+  // ---- fit.cc
+  // Blocks a request is expected to hold at its end.
+  uint64_t ExpectedFinalBlocks(const Request& request) const;
+  // Brings request.expected_tokens up to date.
+  void Foresee(Request& request) const;
+  void RefreshForecast(Group& group) const;
+  // What the ledger promises: the guaranteed worst cases and the expected peak of the others.
+  uint64_t ReservedBlocks(Group& group) const;
+  uint64_t StandardLimit(const Group& group) const;
+  bool Fits(Group& group, const Request& request) const;
+  bool TakesWork(const Group& group) const;
+  uint64_t ChunkOf(const Group& group) const;
+  Duration PrefillTime(const Group& group, uint64_t tokens) const;
+  uint64_t PrefillBacklog(const Group& group) const;  // tokens
+  // The group where the request fits and is expected to finish first; null: it fits nowhere now.
+  Group* BestGroup(const Request& request);
+
+  // ---- predict.cc
+  void RefreshDrain();
+  // Until it is dispatched; absent when no group takes work or its speed is not known.
+  std::optional<Duration> PredictWait(const Request& request);
+  Duration OwnPrefill(const Request& request);
+  Refusal CheckWait(const Request& request);
+  uint64_t Jittered(Duration wait);
+  // Until half of what waits will have been dispatched.
+  Duration HalfQueueTime();
+
   // ---- dispatch.cc
   void DispatchWaiting();
+  bool MayRun(const Tenant& tenant) const;
+  // Ends the request if its first token would come after its deadline.
+  bool TooLate(const Group& group, Request& request);
+  // Dispatches a small request that fits past a head that does not.
+  bool Backfill(Request& head);
   void DispatchTo(Group& group, Request& request);
   void DrainGroups();
   void FlushCommands();
@@ -89,6 +125,8 @@ class RouterImpl {
   // ---- ending.cc
   void Fail(Request& request, Refusal refusal);
   void Complete(Request& request);
+  // It runs nowhere any more: gives back what it held of its tenant's.
+  void Settle(Request& request);
   // The client needs no more of it: whoever works on it is told to stop.
   void Abandon(Request& request);
   void CloseForClient(Request& request);
@@ -126,6 +164,10 @@ class RouterImpl {
   void Deliver(Request& request, TokenRun& run);
   void SendDelta(Request& request, Delta delta);
   Usage UsageOf(const Request& request) const;
+  void GotToken(Group& group, Request& request);
+  void ObserveLength(Request& request, uint32_t tokens);
+  // Step times, from the difference to its last report.
+  void Learn(Group& group, const StepReport& report);
   void Acknowledge(Group& group, uint64_t acked);
   Request* FindRunning(const Group& group, const RequestId& id, Epoch epoch);
 
@@ -138,7 +180,21 @@ class RouterImpl {
   WaitQueue queue_;
   Timers timers_;
   IdMap<RequestId, std::unique_ptr<Request>> requests_;
-  Ring<Time> dispatch_times_;  // the latest, to predict how fast the queue drains
+  TenantTable tenants_;
+  LengthModel lengths_;  // of all tenants
+  // What waits ahead of newcomers, as of a moment ago.
+  struct Drain {
+    bool taken = false;
+    Time taken_at = 0;
+    size_t groups = 0;              // that take work
+    const Group* sample = nullptr;  // one of them; groups are not removed within `taken_at`'s turn
+    uint64_t free_blocks = 0;
+    Duration prefill_backlog = 0;  // mean over the groups
+    ReleaseCurve curve;
+  };
+  Drain drain_;
+  bool dispatch_due_ = false;  // something changed that may let a waiting request run
+  std::vector<Request*> candidates_;
   bool draining_ = false;
   RouterCounters counters_;
 

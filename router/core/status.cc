@@ -7,7 +7,7 @@
 
 namespace kvern::router {
 
-GroupStatus RouterImpl::StatusOf(const Group& group, Time now) const {
+GroupStatus RouterImpl::StatusOf(Group& group, Time now) const {
   GroupStatus status;
   status.name = group.name;
   status.live = group.live();
@@ -15,7 +15,11 @@ GroupStatus RouterImpl::StatusOf(const Group& group, Time now) const {
   if (!group.live()) return status;
   status.model = group.ranks[0].model;
   status.total_blocks = group.ledger->total();
-  status.reserved_blocks = group.ledger->reserved();
+  status.reserved_blocks = ReservedBlocks(group);
+  status.worst_case_blocks = group.ledger->worst_case();
+  status.preemptions = group.report.preemptions;
+  status.recomputed_tokens = group.report.recomputed_tokens;
+  status.waiting = group.report.waiting;
   status.used_blocks = group.report.used_blocks;
   status.drift_blocks = group.drift;
   status.running = static_cast<uint32_t>(group.running.size());
@@ -34,22 +38,22 @@ RouterStatus RouterImpl::Status(Time now) {
   counters_.queue_seconds.clear();
   status.queue_entries = queue_.entries();
   status.queue_bytes = queue_.bytes();
-  if (!queue_.empty()) status.queue_age = now - queue_.front().arrival;
+  if (!queue_.empty()) status.queue_age = now - queue_.OldestArrival();
   status.clients = clients_.size();
   status.draining = draining_;
   return status;
 }
 
-CapacityReply RouterImpl::Capacity() const {
+CapacityReply RouterImpl::Capacity() {
   CapacityReply reply;
   for (size_t i = 0; i < groups_.size(); ++i) {
-    const Group& group = groups_.at(i);
+    Group& group = groups_.at(i);
     if (!group.live()) continue;
     GroupCapacity capacity;
     capacity.id = group.name;
     capacity.model = group.ranks[0].model;
     capacity.total_blocks = group.ledger->total();
-    capacity.reserved_blocks = group.ledger->reserved();
+    capacity.reserved_blocks = ReservedBlocks(group);
     capacity.used_blocks = group.report.used_blocks;
     for (const Join& rank : group.ranks) {
       capacity.ranks.push_back({rank.rank, rank.bytes_per_token});
@@ -59,7 +63,7 @@ CapacityReply RouterImpl::Capacity() const {
   return reply;
 }
 
-absl::StatusOr<RequestStatus> RouterImpl::Find(const RequestId& id) const {
+absl::StatusOr<RequestStatus> RouterImpl::Find(const RequestId& id) {
   const std::unique_ptr<Request>* found = requests_.Find(id);
   if (found == nullptr || (*found)->answered) {
     return absl::NotFoundError(absl::StrCat("no open request has the id ", id.ToString()));
@@ -67,7 +71,12 @@ absl::StatusOr<RequestStatus> RouterImpl::Find(const RequestId& id) const {
   const Request& request = **found;
   RequestStatus status;
   status.needed_blocks = request.need;
-  status.free_blocks = groups_.MostFree();
+  for (size_t i = 0; i < groups_.size(); ++i) {
+    Group& group = groups_.at(i);
+    if (!group.live()) continue;
+    status.free_blocks =
+        std::max(status.free_blocks, group.ledger->total() - ReservedBlocks(group));
+  }
   if (request.phase == Phase::kRunning) {
     status.state = "running";
     status.group = request.group->name;
@@ -79,9 +88,8 @@ absl::StatusOr<RequestStatus> RouterImpl::Find(const RequestId& id) const {
   }
   status.state = "queued";
   status.queue_position = queue_.Position(request);
-  // All dispatches so far within this instant say nothing of a rate.
-  if (std::optional<uint64_t> interval_us = DispatchIntervalUs(); interval_us.value_or(0) > 0) {
-    status.expected_wait_ms = *interval_us * (status.queue_position + 1) / 1000;
+  if (std::optional<Duration> wait = PredictWait(request)) {
+    status.expected_wait_ms = static_cast<uint64_t>(*wait / kMillisecond);
   }
   if (groups_.LargestTotal() == 0) {
     status.reason = "no group has joined";
@@ -99,17 +107,28 @@ void RouterImpl::AuditGroup(const Group& group) const {
     KVERN_CHECK(group.running.empty()) << group.name;
     return;
   }
-  uint64_t reserved = 0;
+  uint64_t worst_case = 0;
+  uint64_t guaranteed = 0;
+  uint32_t without_token = 0;
+  uint64_t prefill_waiting = 0;
   for (size_t i = 0; i < group.running.size(); ++i) {
     const Request& request = *group.running[i];
     KVERN_CHECK(request.phase == Phase::kRunning);
     KVERN_CHECK(request.group == &group);
     KVERN_CHECK_EQ(request.group_index, i);
     KVERN_CHECK(!request.WorkerReleased(group.acked)) << request.id.ToString();
-    reserved += request.need;
+    worst_case += request.need;
+    if (request.guaranteed()) guaranteed += request.need;
+    if (!request.got_token) {
+      ++without_token;
+      prefill_waiting += request.prompt_tokens;
+    }
   }
-  KVERN_CHECK_EQ(reserved, group.ledger->reserved()) << group.name;
-  KVERN_CHECK_LE(reserved, group.ledger->total()) << group.name;
+  KVERN_CHECK_EQ(worst_case, group.ledger->worst_case()) << group.name;
+  KVERN_CHECK_EQ(guaranteed, group.ledger->guaranteed()) << group.name;
+  KVERN_CHECK_LE(guaranteed, group.ledger->total()) << group.name;
+  KVERN_CHECK_EQ(without_token, group.without_token) << group.name;
+  KVERN_CHECK_EQ(prefill_waiting, group.prefill_waiting) << group.name;
 }
 
 void RouterImpl::Audit() const {

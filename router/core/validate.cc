@@ -43,8 +43,9 @@ Refusal CheckInput(const RouterConfig& config, const GenerateRequest& request) {
 }
 
 Refusal CheckUnsupported(const GenerateRequest& request) {
-  if (request.service_class != ServiceClass::kGuaranteed) return Unsupported("class", "guaranteed");
-  if (request.priority != 0) return Unsupported("priority", "0");
+  if (request.service_class == ServiceClass::kBatch) {
+    return Unsupported("class", "guaranteed, standard");
+  }
   if (request.detach_ms != 0) return Unsupported("detach_ms", "0");
   if (!request.resume_positions.empty()) return Unsupported("resume_positions", "none");
   if (request.sampling.prompt_logprobs) return Unsupported("prompt_logprobs", "null");

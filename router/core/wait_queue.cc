@@ -1,11 +1,13 @@
 #include "router/core/wait_queue.h"
 
+#include <algorithm>
+
 #include "cluster/base/check.h"
 
 namespace kvern::router {
 
 WaitQueue::WaitQueue(uint32_t max_entries, uint64_t max_bytes)
-    : max_entries_(max_entries), max_bytes_(max_bytes), queue_(max_entries) {}
+    : max_entries_(max_entries), max_bytes_(max_bytes) {}
 
 bool WaitQueue::HasRoom(uint64_t bytes) const {
   return entries_ < max_entries_ && bytes <= max_bytes_ - bytes_;
@@ -34,36 +36,151 @@ void WaitQueue::GiveRoomBack(Request& request) {
   request.queue_bytes = 0;
 }
 
-void WaitQueue::Push(Request& request) { queue_.PushBack(&request); }
-
-Request& WaitQueue::PopFront() {
-  Request& request = *queue_.PopFront();
-  GiveRoomBack(request);
-  return request;
+void WaitQueue::Push(Request& request) {
+  Tenant& tenant = *request.tenant;
+  Line& line = tenant.lines[request.band];
+  std::vector<Tenant*>& active = active_[request.band];
+  if (line.entries == 0) {
+    if (!active.empty()) {
+      uint64_t least = UINT64_MAX;
+      for (const Tenant* other : active) {
+        least = std::min(least, other->lines[request.band].service);
+      }
+      line.service = std::max(line.service, least);
+    }
+    active.push_back(&tenant);
+  }
+  request.previous_in_line = line.last;
+  request.next_in_line = nullptr;
+  (line.last == nullptr ? line.first : line.last->next_in_line) = &request;
+  line.last = &request;
+  ++line.entries;
+  line.blocks += request.expected_blocks;
+  line.prompt_tokens += request.prompt_tokens;
+  ++tenant.waiting;
+  ++size_;
+  expected_blocks_ += request.expected_blocks;
 }
 
 void WaitQueue::Remove(Request& request) {
-  queue_.RemoveAt(Position(request));
+  Tenant& tenant = *request.tenant;
+  Line& line = tenant.lines[request.band];
+  Request* previous = request.previous_in_line;
+  Request* next = request.next_in_line;
+  (previous == nullptr ? line.first : previous->next_in_line) = next;
+  (next == nullptr ? line.last : next->previous_in_line) = previous;
+  request.previous_in_line = request.next_in_line = nullptr;
+  --line.entries;
+  line.blocks -= request.expected_blocks;
+  line.prompt_tokens -= request.prompt_tokens;
+  --tenant.waiting;
+  --size_;
+  expected_blocks_ -= request.expected_blocks;
+  if (line.entries == 0) std::erase(active_[request.band], &tenant);
   GiveRoomBack(request);
+}
+
+std::vector<Tenant*> WaitQueue::ByService(size_t band) const {
+  std::vector<Tenant*> order = active_[band];
+  std::stable_sort(order.begin(), order.end(), [band](const Tenant* a, const Tenant* b) {
+    return a->lines[band].service < b->lines[band].service;
+  });
+  return order;
+}
+
+void WaitQueue::AppendLine(const Line& line, size_t max, std::vector<Request*>& out) {
+  for (Request* r = line.first; r != nullptr && out.size() < max; r = r->next_in_line) {
+    out.push_back(r);
+  }
+}
+
+Ahead WaitQueue::AheadOf(const Request& request) const {
+  const Tenant& tenant = *request.tenant;
+  size_t band = request.band;
+  Ahead ahead{request.expected_blocks, request.prompt_tokens};
+  bool in_line = request.phase == Phase::kQueued;
+  const Line& own = tenant.lines[band];
+  if (in_line) {
+    for (const Request* r = request.previous_in_line; r != nullptr; r = r->previous_in_line) {
+      ahead.blocks += r->expected_blocks;
+      ahead.prompt_tokens += r->prompt_tokens;
+    }
+  } else {
+    ahead.blocks += own.blocks;
+    ahead.prompt_tokens += own.prompt_tokens;
+  }
+  uint64_t fair_blocks = ahead.blocks;
+  uint64_t fair_tokens = ahead.prompt_tokens;
+  for (size_t b = band; b < kBands; ++b) {
+    for (const Tenant* other : active_[b]) {
+      const Line& line = other->lines[b];
+      if (b > band) {
+        ahead.blocks += line.blocks;
+        ahead.prompt_tokens += line.prompt_tokens;
+      } else if (other != &tenant) {
+        uint64_t weight = other->config.weight;
+        ahead.blocks += std::min(line.blocks, fair_blocks * weight / tenant.config.weight);
+        ahead.prompt_tokens +=
+            std::min(line.prompt_tokens, fair_tokens * weight / tenant.config.weight);
+      }
+    }
+  }
+  return ahead;
+}
+
+Request* WaitQueue::Excess(const Tenant& tenant, size_t band) const {
+  for (size_t b = 0; b < band; ++b) {
+    if (!active_[b].empty()) return active_[b].back()->lines[b].last;
+  }
+  // Compared as entries / weight, by cross-multiplication.
+  const Tenant* most = nullptr;
+  for (const Tenant* other : active_[band]) {
+    if (most == nullptr || uint64_t{other->lines[band].entries} * most->config.weight >
+                               uint64_t{most->lines[band].entries} * other->config.weight) {
+      most = other;
+    }
+  }
+  if (most == nullptr || most == &tenant) return nullptr;
+  bool more = uint64_t{most->lines[band].entries} * tenant.config.weight >
+              (uint64_t{tenant.lines[band].entries} + 1) * most->config.weight;
+  return more ? most->lines[band].last : nullptr;
 }
 
 size_t WaitQueue::Position(const Request& request) const {
   size_t position = 0;
-  while (queue_[position] != &request) ++position;
+  for (size_t band = request.band + size_t{1}; band < kBands; ++band) {
+    for (const Tenant* tenant : active_[band]) position += tenant->lines[band].entries;
+  }
+  for (const Request* r = request.previous_in_line; r != nullptr; r = r->previous_in_line) {
+    ++position;
+  }
   return position;
 }
 
+Time WaitQueue::OldestArrival() const {
+  Time oldest = kTimeMax;
+  for (size_t band = 0; band < kBands; ++band) {
+    for (const Tenant* tenant : active_[band]) {
+      oldest = std::min(oldest, tenant->lines[band].first->arrival);
+    }
+  }
+  return oldest;
+}
+
 void WaitQueue::Audit() const {
-  KVERN_CHECK_LE(queue_.size(), entries_);
+  KVERN_CHECK_LE(size_, entries_);
   KVERN_CHECK_LE(entries_, max_entries_);
   KVERN_CHECK_LE(bytes_, max_bytes_);
   uint64_t queued_bytes = 0;
-  for (size_t i = 0; i < queue_.size(); ++i) {
-    KVERN_CHECK(queue_[i]->phase == Phase::kQueued) << "request " << queue_[i]->id.ToString();
-    KVERN_CHECK(!queue_[i]->answered);
-    queued_bytes += queue_[i]->queue_bytes;
-  }
+  size_t queued = 0;
+  ForEach([&](const Request& request) {
+    KVERN_CHECK(request.phase == Phase::kQueued) << "request " << request.id.ToString();
+    KVERN_CHECK(!request.answered);
+    queued_bytes += request.queue_bytes;
+    ++queued;
+  });
   KVERN_CHECK_LE(queued_bytes, bytes_);
+  KVERN_CHECK_EQ(queued, size_);
 }
 
 }  // namespace kvern::router

@@ -1,13 +1,26 @@
-// Requests that wait: a FIFO bounded in entries and bytes. Room is taken before any work is done on
-// a request (tokenising) and given back once, when it is dispatched or ends.
+// Requests that wait: who is next, within bounds of entries and bytes. Room is taken before any
+// work is done on a request (tokenising) and given back once, when it is dispatched or ends.
+//
+// Order: the highest band; in it the tenant with the least service for its weight; of that tenant
+// the oldest. A tenant that begins to wait is lifted to the least served of those that wait
+// already, so that nobody saves up service by being idle.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
+#include <vector>
 
-#include "cluster/base/ring.h"
 #include "router/core/request.h"
+#include "router/core/tenants.h"
 
 namespace kvern::router {
+
+// What is served before a request that joins the line now, itself included.
+struct Ahead {
+  uint64_t blocks = 0;
+  uint64_t prompt_tokens = 0;
+};
 
 // Invariants: queued requests <= entries() <= max_entries; bytes() <= max_bytes.
 class WaitQueue {
@@ -23,19 +36,54 @@ class WaitQueue {
   bool ResizeRoom(Request& request, uint64_t bytes);
   void GiveRoomBack(Request& request);
 
-  // Lines up a request that has its room.
+  // Lines up a request that has its room; its tenant, band and expected_blocks are set.
   void Push(Request& request);
-  Request& front() { return *queue_.front(); }
-  Request& at(size_t position) { return *queue_[position]; }
-  // Takes the oldest out of the line and gives its room back.
-  Request& PopFront();
-  // Likewise for one in the middle. O(size).
+  // Takes it out of the line and gives its room back. O(1).
   void Remove(Request& request);
-  // How many are ahead of it. REQUIRES: it is in the line.
-  size_t Position(const Request& request) const;
 
-  size_t size() const { return queue_.size(); }  // in line
-  bool empty() const { return queue_.empty(); }
+  // The next up to `max` requests in order, `out` cleared first. Tenants for which `may` says no
+  // are left out. Every candidate but the first comes after it by the order above, so the list is
+  // what may be tried when the first does not fit. O(tenants that wait + max).
+  template <typename May>
+  void Candidates(size_t max, May may, std::vector<Request*>& out) const {
+    out.clear();
+    for (size_t band = kBands; band-- > 0 && out.size() < max;) {
+      if (active_[band].empty()) continue;
+      std::vector<Tenant*> order = ByService(band);
+      for (Tenant* tenant : order) {
+        if (!may(*tenant)) continue;
+        AppendLine(tenant->lines[band], max, out);
+        if (out.size() >= max) break;
+      }
+    }
+  }
+
+  // What goes before a request (which may be in line or not) and itself, when the service is shared
+  // by weight. O(tenants that wait + position).
+  Ahead AheadOf(const Request& request) const;
+
+  // The request to give up so that one of `tenant` and `band` may wait: the newest of the lowest
+  // band below; else, in the same band, of the tenant that has most for its weight, if that is more
+  // than `tenant` would have. Null: the newcomer itself.
+  Request* Excess(const Tenant& tenant, size_t band) const;
+
+  // Calls visit(request) for all in line: by band, then tenant, then age.
+  template <typename Visit>
+  void ForEach(Visit visit) const {
+    for (size_t band = kBands; band-- > 0;) {
+      for (Tenant* tenant : active_[band]) {
+        for (Request* r = tenant->lines[band].first; r != nullptr; r = r->next_in_line) visit(*r);
+      }
+    }
+  }
+
+  // How many of its tenant and band, and of higher bands, are ahead of it. REQUIRES: in line.
+  size_t Position(const Request& request) const;
+  Time OldestArrival() const;  // kTimeMax when empty
+
+  uint64_t expected_blocks() const { return expected_blocks_; }  // of all in line
+  size_t size() const { return size_; }                          // in line
+  bool empty() const { return size_ == 0; }
   uint32_t entries() const { return entries_; }  // in line or being tokenised
   uint64_t bytes() const { return bytes_; }
 
@@ -43,11 +91,17 @@ class WaitQueue {
   void Audit() const;
 
  private:
+  std::vector<Tenant*> ByService(size_t band) const;
+  static void AppendLine(const Line& line, size_t max, std::vector<Request*>& out);
+
   uint32_t max_entries_;
   uint64_t max_bytes_;
   uint32_t entries_ = 0;
   uint64_t bytes_ = 0;
-  Ring<Request*> queue_;
+  size_t size_ = 0;
+  uint64_t expected_blocks_ = 0;
+  // Tenants with requests in line, by band, in the order in which they began to wait.
+  std::array<std::vector<Tenant*>, kBands> active_;
 };
 
 }  // namespace kvern::router

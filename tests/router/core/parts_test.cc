@@ -13,16 +13,25 @@ namespace {
 
 TEST(Ledger, ReservesUpToItsTotalAndNoFurther) {
   Ledger ledger(10);
-  ledger.Reserve(1, 4);
-  ledger.Reserve(1, 6);
-  EXPECT_EQ(ledger.free(), 0u);
-  EXPECT_DEATH(ledger.Reserve(2, 1), "check failed");
+  ledger.Reserve(1, 4, /*guaranteed=*/true);
+  ledger.Reserve(1, 6, /*guaranteed=*/true);
+  EXPECT_EQ(ledger.guaranteed(), 10u);
+  EXPECT_DEATH(ledger.Reserve(2, 1, /*guaranteed=*/true), "check failed");
+}
+
+TEST(Ledger, StandardWorstCasesMayExceedTheTotalTogetherButNotAlone) {
+  Ledger ledger(10);
+  ledger.Reserve(1, 8, /*guaranteed=*/false);
+  ledger.Reserve(1, 8, /*guaranteed=*/false);
+  EXPECT_EQ(ledger.worst_case(), 16u);
+  EXPECT_EQ(ledger.guaranteed(), 0u);
+  EXPECT_DEATH(ledger.Reserve(2, 11, /*guaranteed=*/false), "check failed");
 }
 
 TEST(Ledger, DriftCountsOnlyWhatTheWorkerHasSeen) {
   Ledger ledger(10);
-  ledger.Reserve(1, 4);
-  ledger.Reserve(2, 3);
+  ledger.Reserve(1, 4, true);
+  ledger.Reserve(2, 3, false);
   EXPECT_EQ(ledger.Drift(0), 0);  // nothing acknowledged yet
   ledger.Acknowledge(1);
   EXPECT_EQ(ledger.Drift(4), 0);
@@ -30,14 +39,14 @@ TEST(Ledger, DriftCountsOnlyWhatTheWorkerHasSeen) {
   ledger.Acknowledge(2);
   EXPECT_EQ(ledger.Drift(7), 0);
   EXPECT_EQ(ledger.Drift(8), -1);  // and more
-  ledger.Release(4);
+  ledger.Release(4, true);
   EXPECT_EQ(ledger.Drift(3), 0);
 }
 
 TEST(Ledger, WhatIsInFlightCannotBeReleased) {
   Ledger ledger(10);
-  ledger.Reserve(1, 4);
-  EXPECT_DEATH(ledger.Release(4), "check failed");
+  ledger.Reserve(1, 4, true);
+  EXPECT_DEATH(ledger.Release(4, true), "check failed");
 }
 
 TEST(WaitQueue, IsBoundedInEntriesAndBytes) {
@@ -56,23 +65,6 @@ TEST(WaitQueue, IsBoundedInEntriesAndBytes) {
   queue.GiveRoomBack(a);
   EXPECT_EQ(queue.bytes(), 10u);
   EXPECT_EQ(queue.entries(), 1u);
-}
-
-TEST(WaitQueue, KeepsTheOrderOfTheRestWhenOneLeaves) {
-  WaitQueue queue(4, 100);
-  Request requests[4];
-  for (Request& request : requests) {
-    request.phase = Phase::kQueued;
-    queue.TakeRoom(request, 1);
-    queue.Push(request);
-  }
-  queue.Remove(requests[1]);
-  queue.Audit();
-  EXPECT_EQ(queue.Position(requests[3]), 2u);
-  EXPECT_EQ(&queue.PopFront(), &requests[0]);
-  EXPECT_EQ(&queue.PopFront(), &requests[2]);
-  EXPECT_EQ(&queue.PopFront(), &requests[3]);
-  EXPECT_EQ(queue.entries(), 0u);
 }
 
 TEST(ClientTable, WhenFullTheLongestIdleMakesWay) {
@@ -96,22 +88,15 @@ Group& LiveGroup(GroupTable& groups, const std::string& name, uint64_t total, ui
   group.state = GroupState::kLive;
   group.total_blocks = total;
   group.ledger.emplace(total);
-  if (reserved > 0) group.ledger->Reserve(1, reserved);
+  if (reserved > 0) group.ledger->Reserve(1, reserved, true);
   return group;
 }
 
-TEST(GroupTable, DispatchesToTheSmallestShareThatFits) {
+TEST(GroupTable, TheLargestStaysKnownWhileItIsAway) {
   GroupTable groups;
-  LiveGroup(groups, "a", 100, 50);  // half
-  LiveGroup(groups, "b", 10, 2);    // a fifth
-  LiveGroup(groups, "c", 20, 4);    // a fifth
+  LiveGroup(groups, "a", 100, 50);
   Group& away = LiveGroup(groups, "d", 1000, 0);
   away.state = GroupState::kLost;
-  EXPECT_EQ(groups.LeastLoaded(8)->name, "b");
-  EXPECT_EQ(groups.LeastLoaded(9)->name, "c");
-  EXPECT_EQ(groups.LeastLoaded(17)->name, "a");
-  EXPECT_EQ(groups.LeastLoaded(51), nullptr);
-  EXPECT_EQ(groups.MostFree(), 50u);
   EXPECT_EQ(groups.LargestTotal(), 1000u);  // it may come back
   groups.Remove(away);
   EXPECT_EQ(groups.LargestTotal(), 100u);

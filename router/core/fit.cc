@@ -1,0 +1,146 @@
+// Where a request fits: the admission rule of each class, and the choice among the groups.
+//
+// guaranteed: its worst case fits beside the worst cases of the guaranteed requests, the largest
+// worst
+//   case of the standard ones (so that the oldest of them always finishes), and beside the expected
+//   peak of them all.
+// standard: the expected peak of all that runs and itself stays below the watermark, and its worst
+// case
+//   fits beside what is guaranteed.
+#include <algorithm>
+#include <tuple>
+
+#include "cluster/base/check.h"
+#include "router/core/router_impl.h"
+
+namespace kvern::router {
+namespace {
+
+// Groups that are asked for a precise answer before a request waits: those that look best first.
+constexpr int kGroupsTried = 8;
+
+uint32_t Growth(const Request& request) {
+  uint32_t growth = 0;
+  for (const Choice& choice : request.choices) growth += choice.worker_done ? 0 : 1;
+  return growth;
+}
+
+// What a request of `prompt` tokens holds when each of its choices has `output` tokens.
+uint64_t TokensOf(const Request& request, uint64_t output) {
+  return request.prompt_tokens + output * request.n;
+}
+
+}  // namespace
+
+uint64_t RouterImpl::ExpectedFinalBlocks(const Request& request) const {
+  uint64_t blocks = ExpectedBlocks(TokensOf(request, request.expected_tokens), request.n);
+  return std::min(blocks, request.need);
+}
+
+void RouterImpl::Foresee(Request& request) const {
+  uint32_t produced = request.Produced();
+  uint32_t max_tokens = request.sampling.max_tokens;
+  if (produced >= max_tokens) {
+    request.expected_tokens = max_tokens;
+    return;
+  }
+  if (produced < request.forecast_until && produced < request.expected_tokens) return;
+  LengthForecast forecast(request.tenant->lengths, lengths_, config_.output_quantile_percent);
+  request.expected_tokens = forecast.Total(produced, max_tokens);
+  // The quantile moves with what was produced; an eighth more is the width of a bin.
+  request.forecast_until = produced + 1 + produced / 8;
+}
+
+void RouterImpl::RefreshForecast(Group& group) const {
+  if (!group.forecast_old) return;
+  group.forecast_old = false;
+  group.forecast.Clear();
+  group.largest_standard = 0;
+  for (Request* request : group.running) {
+    if (request->guaranteed()) continue;
+    Foresee(*request);
+    ForecastItem item;
+    uint32_t produced = request->Produced();
+    item.tokens = TokensOf(*request, produced);
+    item.growth = Growth(*request);
+    bool ending = request->answered || item.growth == 0;
+    item.remaining =
+        ending ? 0 : request->expected_tokens - std::min(produced, request->expected_tokens);
+    group.forecast.Add(item);
+    group.largest_standard = std::max(group.largest_standard, request->need);
+  }
+  group.forecast.Settle();
+}
+
+uint64_t RouterImpl::ReservedBlocks(Group& group) const {
+  RefreshForecast(group);
+  return std::min(group.ledger->total(), group.ledger->guaranteed() + group.forecast.Peak());
+}
+
+uint64_t RouterImpl::StandardLimit(const Group& group) const {
+  return group.ledger->total() * (100 - config_.watermark_percent) / 100;
+}
+
+bool RouterImpl::Fits(Group& group, const Request& request) const {
+  RefreshForecast(group);
+  uint64_t total = group.ledger->total();
+  uint64_t guaranteed = group.ledger->guaranteed();
+  uint64_t peak = group.forecast.Peak();
+  if (request.guaranteed()) {
+    uint64_t largest = std::max(peak, group.largest_standard);
+    return guaranteed + request.need + largest <= total;
+  }
+  if (guaranteed + std::max(group.largest_standard, request.need) > total) return false;
+  if (group.running.empty()) return true;  // alone it can use all there is
+  ForecastItem item{request.prompt_tokens, request.expected_tokens, request.n};
+  return guaranteed + group.forecast.PeakWith(item) <= StandardLimit(group);
+}
+
+bool RouterImpl::TakesWork(const Group& group) const {
+  bool fresh = now_ - group.last_report < config_.group_lease / 2;
+  return group.live() && !group.drain_sent && fresh &&
+         group.breaker.Admits(now_, group.without_token);
+}
+
+uint64_t RouterImpl::ChunkOf(const Group& group) const {
+  // Decodes go first; a step always has some room left for prefill.
+  uint64_t budget = group.ranks[0].max_batch_tokens;
+  if (budget == 0) return UINT32_MAX;
+  return std::max<uint64_t>(budget - std::min<uint64_t>(budget, group.running.size()),
+                            budget / 4 + 1);
+}
+
+Duration RouterImpl::PrefillTime(const Group& group, uint64_t tokens) const {
+  return group.steps.Prefill(now_, tokens, ChunkOf(group));
+}
+
+uint64_t RouterImpl::PrefillBacklog(const Group& group) const {
+  // Part of the first prompt is done already.
+  uint64_t done = group.report.prefill_tokens - group.prefill_mark;
+  return group.prefill_waiting - std::min(done, group.prefill_waiting);
+}
+
+Group* RouterImpl::BestGroup(const Request& request) {
+  std::vector<const Group*> tried;
+  for (int attempt = 0; attempt < kGroupsTried; ++attempt) {
+    // Predicted finish, then the smallest share of its blocks promised, then order.
+    Group* best = nullptr;
+    std::pair<Duration, uint64_t> best_score;
+    for (size_t i = 0; i < groups_.size(); ++i) {
+      Group& group = groups_.at(i);
+      if (!TakesWork(group) || request.need > group.ledger->total()) continue;
+      if (std::find(tried.begin(), tried.end(), &group) != tried.end()) continue;
+      Duration finish = PrefillTime(group, PrefillBacklog(group) + request.prompt_tokens) +
+                        group.steps.MeanStep(now_) * request.expected_tokens;
+      uint64_t share = (group.ledger->worst_case() << 20) / group.ledger->total();
+      std::pair score(finish, share);
+      if (best == nullptr || score < best_score)
+        std::tie(best, best_score) = std::pair(&group, score);
+    }
+    if (best == nullptr || Fits(*best, request)) return best;
+    tried.push_back(best);
+  }
+  return nullptr;
+}
+
+}  // namespace kvern::router

@@ -1,0 +1,101 @@
+// How long a request will wait: for blocks, by the expected ends of what runs, and for prefill, by
+// the measured rate.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "router/core/router_impl.h"
+
+namespace kvern::router {
+namespace {
+
+// The snapshot below costs a pass over all that runs; it is taken this often at most.
+constexpr Duration kSnapshotAge = 10 * kMillisecond;
+
+}  // namespace
+
+void RouterImpl::RefreshDrain() {
+  if (drain_.taken && now_ - drain_.taken_at < kSnapshotAge) return;
+  drain_ = Drain();
+  drain_.taken = true;
+  drain_.taken_at = now_;
+  Duration backlog = 0;
+  for (size_t i = 0; i < groups_.size(); ++i) {
+    Group& group = groups_.at(i);
+    if (!TakesWork(group)) continue;
+    ++drain_.groups;
+    drain_.sample = &group;
+    backlog += PrefillTime(group, PrefillBacklog(group));
+    uint64_t limit = StandardLimit(group);
+    drain_.free_blocks += limit - std::min(limit, ReservedBlocks(group));
+    Duration step = group.steps.MeanStep(now_);
+    for (Request* request : group.running) {
+      Foresee(*request);
+      uint64_t produced = std::min(request->Produced(), request->expected_tokens);
+      auto steps = static_cast<Duration>(request->expected_tokens - produced);
+      uint64_t blocks = request->guaranteed() ? request->need : ExpectedFinalBlocks(*request);
+      drain_.curve.Add(request->answered ? 0 : steps * step, blocks);
+    }
+  }
+  if (drain_.groups > 0) drain_.prefill_backlog = backlog / static_cast<Duration>(drain_.groups);
+}
+
+std::optional<Duration> RouterImpl::PredictWait(const Request& request) {
+  RefreshDrain();
+  Ahead ahead = queue_.AheadOf(request);
+  if (drain_.groups == 0 || !drain_.sample->steps.known(now_)) return std::nullopt;
+  Duration for_blocks = 0;
+  if (ahead.blocks > drain_.free_blocks) {
+    for_blocks = drain_.curve.Until(ahead.blocks - drain_.free_blocks);
+    if (for_blocks == kTimeMax) for_blocks = 0;  // nothing runs: it is next
+  }
+  auto groups = static_cast<Duration>(drain_.groups);
+  uint64_t others =
+      ahead.prompt_tokens - std::min<uint64_t>(ahead.prompt_tokens, request.prompt_tokens);
+  Duration for_prefill = drain_.prefill_backlog + PrefillTime(*drain_.sample, others) / groups;
+  return std::max(for_blocks, for_prefill);
+}
+
+Duration RouterImpl::OwnPrefill(const Request& request) {
+  RefreshDrain();
+  return drain_.groups == 0 ? 0 : PrefillTime(*drain_.sample, request.prompt_tokens);
+}
+
+Refusal RouterImpl::CheckWait(const Request& request) {
+  std::optional<Duration> wait = PredictWait(request);
+  if (!wait) return {};  // no group is live, or none has said how fast it is: until the deadline
+  Duration prefill = OwnPrefill(request);
+  Duration budget = request.ttft_deadline - now_;
+  if (prefill > budget) {
+    return {ErrorCode::kDeadlineExceeded,
+            absl::StrCat("its prefill alone is expected to take ", prefill / kMillisecond,
+                         " ms, ttft_deadline_ms allows ", budget / kMillisecond),
+            {}};
+  }
+  Duration limit = std::min(budget - prefill, config_.queue_wait_max);
+  if (*wait <= limit) return {};
+  Refusal refusal{ErrorCode::kOverloaded,
+                  absl::StrCat("the wait for KV blocks and prefill is expected to be ",
+                               *wait / kMillisecond, " ms, allowed: ", limit / kMillisecond),
+                  {}};
+  refusal.details.retry_after_ms = Jittered(*wait - limit);
+  return refusal;
+}
+
+uint64_t RouterImpl::Jittered(Duration wait) {
+  // Bounds of the advice: below, a retry only adds load; above, the prediction means nothing.
+  constexpr uint64_t kMinRetryMs = 100;
+  constexpr uint64_t kMaxRetryMs = 40'000;  // with its jitter, a minute
+  auto ms = static_cast<uint64_t>(std::max<Duration>(wait, 0) / kMillisecond);
+  uint64_t base = std::clamp(ms, kMinRetryMs, kMaxRetryMs);
+  return base + rng_.Below(base / 2 + 1);  // so that the refused do not return together
+}
+
+Duration RouterImpl::HalfQueueTime() {
+  RefreshDrain();
+  if (drain_.groups == 0) return kSecond;
+  uint64_t blocks = queue_.expected_blocks() / 2;
+  Duration wait = blocks > drain_.free_blocks ? drain_.curve.Until(blocks - drain_.free_blocks) : 0;
+  return wait == kTimeMax ? kSecond : wait;
+}
+
+}  // namespace kvern::router

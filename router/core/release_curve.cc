@@ -1,0 +1,44 @@
+#include "router/core/release_curve.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace kvern::router {
+
+void ReleaseCurve::Clear() { *this = ReleaseCurve(); }
+
+size_t ReleaseCurve::BucketOf(Duration delay) {
+  auto ms = static_cast<uint64_t>(delay / kMillisecond);
+  if (ms < 4) return ms;
+  size_t octave = static_cast<size_t>(std::bit_width(ms)) - 1;  // >= 2
+  return std::min<size_t>((octave - 1) * 4 + ((ms >> (octave - 2)) & 3), kBuckets - 1);
+}
+
+Duration ReleaseCurve::UpperEdge(size_t bucket) {
+  if (bucket < 4) return static_cast<Duration>(bucket + 1) * kMillisecond;
+  size_t octave = bucket / 4 + 1;
+  return static_cast<Duration>((4 + bucket % 4 + 1) << (octave - 2)) * kMillisecond;
+}
+
+void ReleaseCurve::Add(Duration delay, uint64_t blocks) {
+  blocks_[BucketOf(delay)] += blocks;
+  total_ += blocks;
+  block_us_ += static_cast<unsigned __int128>(blocks) * static_cast<uint64_t>(delay / kMicrosecond);
+}
+
+Duration ReleaseCurve::Until(uint64_t blocks) const {
+  if (blocks == 0) return 0;
+  if (total_ == 0) return kTimeMax;
+  // What runs is, in the mean, half way through: all of its blocks turn over in twice the mean
+  // rest.
+  unsigned __int128 turnover_ns = block_us_ * 2 * kMicrosecond / total_;
+  auto at_rate = static_cast<Duration>(turnover_ns * blocks / total_);
+  uint64_t freed = 0;
+  for (size_t bucket = 0; bucket < kBuckets; ++bucket) {
+    freed += blocks_[bucket];
+    if (freed >= blocks) return std::min(UpperEdge(bucket), std::max<Duration>(at_rate, 1));
+  }
+  return at_rate;
+}
+
+}  // namespace kvern::router

@@ -1,0 +1,33 @@
+// When blocks come free: what runs, by the time of its expected end.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "cluster/base/time.h"
+
+namespace kvern::router {
+
+class ReleaseCurve {
+ public:
+  void Clear();
+  // `blocks` come free after `delay`.
+  void Add(Duration delay, uint64_t blocks);
+
+  // The time until `blocks` have come free, those of later requests included: beyond what runs now,
+  // the rate at which it ends goes on. kTimeMax: nothing runs.
+  Duration Until(uint64_t blocks) const;
+
+ private:
+  // Four buckets per doubling, from a millisecond up.
+  static constexpr size_t kBuckets = 4 * 24;
+  static size_t BucketOf(Duration delay);
+  static Duration UpperEdge(size_t bucket);
+
+  std::array<uint64_t, kBuckets> blocks_{};
+  uint64_t total_ = 0;
+  unsigned __int128 block_us_ = 0;  // sum of blocks * delay
+};
+
+}  // namespace kvern::router

@@ -1,0 +1,64 @@
+#include "router/core/step_model.h"
+
+#include <algorithm>
+
+#include "cluster/base/check.h"
+
+namespace kvern::router {
+namespace {
+
+constexpr uint64_t kOne = 16;  // weight of a new step: keeps the decay of small sums exact enough
+constexpr uint64_t kDecay = 128;  // steps that count
+
+// Keep every sum within 64 bits: (2^20 tokens)^2 * kOne * kDecay = 2^51.
+constexpr uint64_t kMaxTokens = uint64_t{1} << 20;
+constexpr uint64_t kMaxStepUs = 60'000'000;
+
+}  // namespace
+
+void StepModel::Observe(Time now, uint64_t steps, uint64_t step_us, uint64_t prefill_tokens) {
+  KVERN_CHECK(steps > 0);
+  uint64_t us = std::min(step_us / steps, kMaxStepUs);
+  uint64_t tokens = std::min(prefill_tokens / steps, kMaxTokens);
+  for (uint64_t* sum : {&weight_, &time_, &tokens_, &time_tokens_, &tokens_tokens_}) {
+    *sum -= *sum / kDecay;
+  }
+  weight_ += kOne;
+  time_ += kOne * us;
+  tokens_ += kOne * tokens;
+  time_tokens_ += kOne * us * tokens;
+  tokens_tokens_ += kOne * tokens * tokens;
+  line_ = Fit();
+  observed_at_ = now;
+}
+
+Duration StepModel::MeanStep(Time now) const {
+  if (!known(now)) return 0;
+  return static_cast<Duration>(time_ * 1000 / weight_);
+}
+
+StepModel::Line StepModel::Fit() const {
+  __int128 w = weight_, t = time_, p = tokens_, tp = time_tokens_, pp = tokens_tokens_;
+  __int128 variance = w * pp - p * p;
+  __int128 covariance = w * tp - p * t;
+  Line line;
+  // A line needs steps of different sizes: below one token of deviation it is noise.
+  if (variance > w * w && covariance > 0) {
+    line.ns_per_token = static_cast<uint64_t>(covariance * 1000 / variance);
+  } else if (pp > 0 && variance <= w * w) {
+    line.ns_per_token = static_cast<uint64_t>(t * 1000 / std::max<__int128>(p, 1));
+    return line;  // all steps alike: the rate is all that is known
+  }
+  __int128 fixed = (t * 1000 - p * static_cast<__int128>(line.ns_per_token)) / w;
+  line.fixed_ns = fixed > 0 ? static_cast<uint64_t>(fixed) : 0;
+  return line;
+}
+
+Duration StepModel::Prefill(Time now, uint64_t tokens, uint64_t chunk) const {
+  if (!known(now) || tokens == 0) return 0;
+  KVERN_CHECK(chunk > 0);
+  uint64_t steps = (tokens + chunk - 1) / chunk;
+  return static_cast<Duration>(steps * line_.fixed_ns + tokens * line_.ns_per_token);
+}
+
+}  // namespace kvern::router

@@ -1,0 +1,64 @@
+#include "router/core/tenants.h"
+
+#include <algorithm>
+
+namespace kvern::router {
+namespace {
+
+// Keeps the fractions of a token that a weight of up to 1000 leaves.
+constexpr uint64_t kServiceScale = 1 << 20;
+
+constexpr int64_t kMsPerMinute = 60'000;
+
+}  // namespace
+
+TenantTable::TenantTable(const std::vector<TenantConfig>& configured)
+    : configured_(configured.size()) {
+  for (const TenantConfig& config : configured)
+    tenants_.push_back(std::make_unique<Tenant>(config));
+}
+
+Tenant& TenantTable::Of(std::string_view name) {
+  for (auto& tenant : tenants_) {
+    if (tenant->config.name == name) return *tenant;
+  }
+  if (tenants_.size() >= configured_ + kMaxTenants) return *tenants_.back();
+  TenantConfig config;
+  config.name = name;
+  tenants_.push_back(std::make_unique<Tenant>(std::move(config)));
+  return *tenants_.back();
+}
+
+void Charge(Tenant& tenant, size_t band, uint64_t tokens) {
+  tenant.lines[band].service += tokens * kServiceScale / tenant.config.weight;
+  tenant.served_tokens += tokens;
+}
+
+void RefillQuota(Tenant& tenant, Time now) {
+  if (tenant.config.block_seconds_per_minute == 0) return;
+  // Per millisecond: block_seconds_per_minute * 1000 block-ms / 60,000 ms.
+  auto full = static_cast<int64_t>(tenant.config.block_seconds_per_minute * 1000);
+  int64_t elapsed_ms = (now - tenant.refilled_at) / kMillisecond;
+  if (tenant.refilled_at == 0) {
+    tenant.block_ms_left = full;
+    tenant.refilled_at = now;
+    return;
+  }
+  tenant.refilled_at += elapsed_ms * kMillisecond;
+  int64_t refill = std::min(elapsed_ms, 2 * kMsPerMinute) * full / kMsPerMinute;
+  tenant.block_ms_left = std::min(full, tenant.block_ms_left + refill);
+}
+
+void UseQuota(Tenant& tenant, uint64_t blocks, Duration held, Time now) {
+  if (tenant.config.block_seconds_per_minute == 0) return;
+  RefillQuota(tenant, now);
+  tenant.block_ms_left -= static_cast<int64_t>(blocks) * (held / kMillisecond);
+}
+
+Duration QuotaDebt(const Tenant& tenant) {
+  if (tenant.config.block_seconds_per_minute == 0 || tenant.block_ms_left > 0) return 0;
+  auto full = static_cast<int64_t>(tenant.config.block_seconds_per_minute * 1000);
+  return (1 - tenant.block_ms_left) * kMsPerMinute / full * kMillisecond + kMillisecond;
+}
+
+}  // namespace kvern::router

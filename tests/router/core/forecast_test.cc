@@ -1,0 +1,183 @@
+// What the router expects: lengths, peaks, step times, releases; against plain recomputation.
+#include "router/core/forecast.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "cluster/base/rng.h"
+#include "router/core/breaker.h"
+#include "router/core/length_model.h"
+#include "router/core/release_curve.h"
+#include "router/core/step_model.h"
+
+namespace kvern::router {
+namespace {
+
+// Step by step: everyone who has not ended grows.
+uint64_t PeakByStepping(const std::vector<ForecastItem>& items) {
+  uint32_t last = 0;
+  for (const ForecastItem& item : items) last = std::max(last, item.remaining);
+  uint64_t peak = 0;
+  for (uint32_t step = 0; step <= last; ++step) {
+    uint64_t tokens = 0;
+    uint64_t sequences = 0;
+    for (const ForecastItem& item : items) {
+      if (item.remaining < step) continue;
+      tokens += item.tokens + uint64_t{item.growth} * step;
+      sequences += item.growth;
+    }
+    peak = std::max(peak, ExpectedBlocks(tokens, sequences));
+  }
+  return peak;
+}
+
+TEST(Forecast, EqualsAStepByStepCount) {
+  Rng rng(7);
+  for (int round = 0; round < 300; ++round) {
+    Forecast forecast;
+    std::vector<ForecastItem> items;
+    auto draw = [&] {
+      return ForecastItem{static_cast<uint64_t>(rng.Between(1, 200)),
+                          static_cast<uint32_t>(rng.Between(0, 60)),
+                          static_cast<uint32_t>(rng.Between(1, 4))};
+    };
+    for (int64_t n = rng.Between(0, 12); n > 0; --n) {
+      items.push_back(draw());
+      forecast.Add(items.back());
+    }
+    forecast.Settle();
+    ASSERT_EQ(forecast.Peak(), PeakByStepping(items));
+    for (int i = 0; i < 3; ++i) {
+      items.push_back(draw());
+      ASSERT_EQ(forecast.PeakWith(items.back()), PeakByStepping(items));
+      forecast.Insert(items.back());
+      ASSERT_EQ(forecast.Peak(), PeakByStepping(items));
+    }
+  }
+}
+
+TEST(LengthForecast, KnowsNothingAtFirst) {
+  LengthModel own, all;
+  for (int i = 0; i < 15; ++i) all.Observe(10);
+  EXPECT_EQ(LengthForecast(own, all, 80).Total(0, 4096), 4096u);
+  all.Observe(10);
+  EXPECT_LT(LengthForecast(own, all, 80).Total(0, 4096), 13u);
+}
+
+TEST(LengthForecast, IsTheQuantileOfWhatIsLonger) {
+  LengthModel own, all;
+  std::vector<uint32_t> seen;
+  Rng rng(3);
+  for (int i = 0; i < 4000; ++i) {
+    seen.push_back(static_cast<uint32_t>(rng.Between(1, 1000)));
+    all.Observe(seen.back());
+  }
+  std::sort(seen.begin(), seen.end());
+  for (uint32_t produced : {0u, 100u, 500u, 900u}) {
+    auto longer = std::upper_bound(seen.begin(), seen.end(), produced);
+    auto index = static_cast<ptrdiff_t>(static_cast<double>(seen.end() - longer) * 0.8);
+    double expected = *(longer + index);
+    uint32_t total = LengthForecast(own, all, 80).Total(produced, 4096);
+    EXPECT_GE(total, expected * 0.95) << produced;
+    EXPECT_LE(total, expected * 1.15) << produced;
+  }
+}
+
+TEST(LengthForecast, IsAlwaysBetweenWhatIsThereAndMaxTokens) {
+  Rng rng(4);
+  LengthModel own, all;
+  for (int i = 0; i < 20000; ++i) {
+    auto length = static_cast<uint32_t>(rng.Between(1, 1 << rng.Between(1, 20)));
+    all.Observe(length);
+    if (rng.Chance(1, 3)) own.Observe(length);
+    auto max_tokens = static_cast<uint32_t>(rng.Between(1, 1 << rng.Between(1, 20)));
+    auto produced = static_cast<uint32_t>(rng.Below(max_tokens));
+    for (uint32_t percent : {0u, 1u, 50u, 99u, 100u}) {
+      uint32_t total = LengthForecast(own, all, percent).Total(produced, max_tokens);
+      ASSERT_GT(total, produced);
+      ASSERT_LE(total, max_tokens);
+    }
+  }
+}
+
+TEST(LengthForecast, ATenantsOwnLengthsOutweighTheOthers) {
+  LengthModel own, all;
+  for (int i = 0; i < 2000; ++i) all.Observe(1000);
+  for (int i = 0; i < 1000; ++i) own.Observe(10), all.Observe(10);
+  EXPECT_LT(LengthForecast(own, all, 80).Total(0, 4096), 13u);
+  LengthModel newcomer;
+  EXPECT_GE(LengthForecast(newcomer, all, 80).Total(0, 4096), 1000u);
+}
+
+TEST(StepModel, FindsTheFixedPartAndTheRate) {
+  StepModel model;
+  Rng rng(5);
+  for (int i = 0; i < 500; ++i) {
+    auto tokens = static_cast<uint64_t>(rng.Between(0, 1024));
+    model.Observe(i, 1, 5000 + tokens * 30, tokens);  // 5 ms and 30 us a token
+  }
+  Duration time = model.Prefill(500, 10'000, 1000);
+  EXPECT_NEAR(static_cast<double>(time), (10 * 5e6 + 10'000 * 30e3), 5e6);
+  EXPECT_EQ(model.Prefill(500, 0, 1000), 0);
+}
+
+TEST(StepModel, WithEqualStepsTheRateIsWhatWasSeen) {
+  StepModel model;
+  for (int i = 0; i < 50; ++i) model.Observe(i, 1, 10'000, 512);
+  EXPECT_NEAR(static_cast<double>(model.Prefill(50, 5120, 512)), 100e6, 1e6);
+}
+
+TEST(StepModel, ForgetsWhatIsOld) {
+  StepModel model;
+  EXPECT_FALSE(model.known(0));
+  model.Observe(0, 1, 10'000, 512);
+  EXPECT_TRUE(model.known(StepModel::kMemory - 1));
+  EXPECT_FALSE(model.known(StepModel::kMemory));
+  EXPECT_EQ(model.Prefill(StepModel::kMemory, 512, 512), 0);
+}
+
+TEST(StepModel, SurvivesAnyNumbers) {
+  StepModel model;
+  Rng rng(6);
+  for (int i = 0; i < 2000; ++i) {
+    model.Observe(i, 1 + rng.Below(1000), rng.Next() >> rng.Below(64), rng.Next() >> rng.Below(64));
+    ASSERT_GE(model.MeanStep(i), 0);
+    ASSERT_GE(model.Prefill(i, 1 + rng.Below(1 << 20), 1 + rng.Below(1 << 20)), 0);
+  }
+}
+
+TEST(ReleaseCurve, FollowsTheEndsAndThenTheRate) {
+  ReleaseCurve curve;
+  EXPECT_EQ(curve.Until(0), 0);
+  EXPECT_EQ(curve.Until(1), kTimeMax);
+  for (int i = 1; i <= 100; ++i) curve.Add(i * 100 * kMillisecond, 10);  // 10 s, 1000 blocks
+  EXPECT_NEAR(static_cast<double>(curve.Until(500)), 5e9, 1e9);
+  EXPECT_NEAR(static_cast<double>(curve.Until(1000)), 10e9, 1.5e9);
+  EXPECT_NEAR(static_cast<double>(curve.Until(3000)), 30e9, 3e9);
+  for (uint64_t blocks = 1; blocks < 4000; ++blocks) {
+    ASSERT_LE(curve.Until(blocks), curve.Until(blocks + 1)) << blocks;
+  }
+}
+
+TEST(Breaker, OpensAfterFailuresInARowAndTriesOne) {
+  Breaker breaker;
+  breaker.Failed(0);
+  breaker.Failed(0);
+  EXPECT_TRUE(breaker.Admits(0, 5));
+  breaker.FirstToken();
+  breaker.Failed(0);
+  breaker.Failed(0);
+  breaker.Failed(0);
+  EXPECT_FALSE(breaker.Admits(Breaker::kFirstPause - 1, 0));
+  EXPECT_TRUE(breaker.Admits(Breaker::kFirstPause, 0));
+  EXPECT_FALSE(breaker.Admits(Breaker::kFirstPause, 1));  // one at a time
+  for (int i = 0; i < 100; ++i) breaker.Failed(0);
+  EXPECT_TRUE(breaker.Admits(Breaker::kLongestPause, 0));
+  breaker.FirstToken();
+  EXPECT_TRUE(breaker.Admits(0, 100));
+}
+
+}  // namespace
+}  // namespace kvern::router

@@ -1,0 +1,174 @@
+// Who is next: bands, shares of tenants, age; and who makes way when there is no room.
+#include "router/core/wait_queue.h"
+
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <string>
+
+namespace kvern::router {
+namespace {
+
+class WaitQueueTest : public testing::Test {
+ protected:
+  static TenantConfig Named(const char* name, uint32_t weight) {
+    TenantConfig config;
+    config.name = name;
+    config.weight = weight;
+    return config;
+  }
+
+  Request& Push(Tenant& tenant, uint8_t band = 0, uint64_t blocks = 1) {
+    Request& request = requests_.emplace_back();
+    request.phase = Phase::kArrived;
+    request.tenant = &tenant;
+    request.band = band;
+    request.expected_blocks = blocks;
+    request.prompt_tokens = 10;
+    request.arrival = static_cast<Time>(requests_.size());
+    queue_.TakeRoom(request, 1);
+    request.phase = Phase::kQueued;
+    queue_.Push(request);
+    queue_.Audit();
+    return request;
+  }
+
+  Request* Next() {
+    std::vector<Request*> next;
+    queue_.Candidates(
+        1, [](const Tenant&) { return true; }, next);
+    return next.empty() ? nullptr : next[0];
+  }
+
+  // Serves the next request: `tokens` are charged to its tenant.
+  Tenant* Serve(uint64_t tokens) {
+    Request* next = Next();
+    Tenant* tenant = next->tenant;
+    queue_.Remove(*next);
+    Charge(*tenant, next->band, tokens);
+    queue_.Audit();
+    return tenant;
+  }
+
+  Tenant a_{Named("a", 1)};
+  Tenant b_{Named("b", 1)};
+  Tenant heavy_{Named("heavy", 3)};
+  std::deque<Request> requests_;
+  WaitQueue queue_{1000, 1000};
+};
+
+TEST_F(WaitQueueTest, OneTenantIsServedByAge) {
+  Request& first = Push(a_);
+  Request& second = Push(a_);
+  Request& third = Push(a_);
+  queue_.Remove(second);
+  queue_.Audit();
+  EXPECT_EQ(queue_.Position(third), 1u);
+  EXPECT_EQ(Next(), &first);
+  queue_.Remove(first);
+  EXPECT_EQ(Next(), &third);
+  queue_.Remove(third);
+  EXPECT_EQ(Next(), nullptr);
+  EXPECT_EQ(queue_.entries(), 0u);
+  EXPECT_EQ(queue_.expected_blocks(), 0u);
+}
+
+TEST_F(WaitQueueTest, AHigherBandIsServedFirstWhateverItsTenantHad) {
+  Push(a_, 0);
+  Request& urgent = Push(b_, 3);
+  Charge(b_, 3, 1'000'000);
+  EXPECT_EQ(Next(), &urgent);
+}
+
+TEST_F(WaitQueueTest, ServiceIsSharedByWeight) {
+  for (int i = 0; i < 200; ++i) Push(a_), Push(heavy_);
+  int heavy = 0;
+  for (int i = 0; i < 100; ++i) heavy += Serve(50) == &heavy_ ? 1 : 0;
+  EXPECT_NEAR(heavy, 75, 1);
+}
+
+TEST_F(WaitQueueTest, AFloodOfOneDelaysTheOtherByOneRequestOnly) {
+  for (int i = 0; i < 100; ++i) Push(a_);
+  for (int i = 0; i < 10; ++i) Serve(50);
+  Push(b_);
+  int before = 0;
+  while (Serve(50) != &b_) ++before;
+  EXPECT_LE(before, 1);
+}
+
+TEST_F(WaitQueueTest, IdleTimeSavesNothingUp) {
+  for (int i = 0; i < 100; ++i) Push(a_);
+  for (int i = 0; i < 50; ++i) Serve(50);  // b had nothing to ask for
+  for (int i = 0; i < 50; ++i) Push(b_);
+  int of_b = 0;
+  for (int i = 0; i < 40; ++i) of_b += Serve(50) == &b_ ? 1 : 0;
+  EXPECT_NEAR(of_b, 20, 1);
+}
+
+TEST_F(WaitQueueTest, WhatIsAheadIsSharedByWeight) {
+  for (int i = 0; i < 100; ++i) Push(a_, 0, 7);
+  Request probe;
+  probe.tenant = &b_;
+  probe.expected_blocks = 10;
+  probe.prompt_tokens = 10;
+  Ahead ahead = queue_.AheadOf(probe);
+  EXPECT_EQ(ahead.blocks, 20u);  // its own and as much of the flood
+  probe.tenant = &a_;
+  EXPECT_EQ(queue_.AheadOf(probe).blocks, 710u);
+  probe.tenant = &heavy_;
+  probe.expected_blocks = 30;
+  EXPECT_EQ(queue_.AheadOf(probe).blocks, 40u);
+  Push(b_, 5, 1000);
+  EXPECT_EQ(queue_.AheadOf(probe).blocks, 1040u);
+}
+
+TEST_F(WaitQueueTest, TheNewestOfWhoHasMostMakesWay) {
+  Push(a_);
+  Push(a_);
+  Request& newest = Push(a_);
+  EXPECT_EQ(queue_.Excess(b_, 0), &newest);
+  EXPECT_EQ(queue_.Excess(a_, 0), nullptr);  // its own doing
+  Request& low = *Next();
+  (void)low;
+  Push(b_);
+  Push(b_);
+  EXPECT_EQ(queue_.Excess(b_, 0), nullptr);  // it would have as many
+  EXPECT_NE(queue_.Excess(b_, 1), nullptr);  // a higher band is not held up by a lower one
+}
+
+TEST_F(WaitQueueTest, TenantsAtTheirLimitAreLeftOut) {
+  Push(a_);
+  Request& other = Push(b_);
+  std::vector<Request*> next;
+  queue_.Candidates(
+      5, [this](const Tenant& t) { return &t != &a_; }, next);
+  ASSERT_EQ(next.size(), 1u);
+  EXPECT_EQ(next[0], &other);
+}
+
+TEST(TenantTable, NamesThatClientsInventAreBounded) {
+  TenantTable table({});
+  Tenant* last = nullptr;
+  for (size_t i = 0; i < 3 * TenantTable::kMaxTenants; ++i)
+    last = &table.Of("t" + std::to_string(i));
+  EXPECT_EQ(table.size(), TenantTable::kMaxTenants);
+  EXPECT_EQ(&table.Of("yet another"), last);
+  EXPECT_NE(&table.Of("t0"), last);
+}
+
+TEST(Quota, IsRefilledByTheMinuteAndMayBeOverdrawn) {
+  TenantConfig config;
+  config.block_seconds_per_minute = 60;
+  Tenant tenant(config);
+  RefillQuota(tenant, kSecond);
+  EXPECT_EQ(QuotaDebt(tenant), 0);
+  UseQuota(tenant, 10, 9 * kSecond, kSecond);  // 90 block-seconds of 60
+  EXPECT_NEAR(static_cast<double>(QuotaDebt(tenant)), 30e9, 1e8);
+  RefillQuota(tenant, 40 * kSecond);
+  EXPECT_EQ(QuotaDebt(tenant), 0);
+  RefillQuota(tenant, 1000 * kSecond);
+  EXPECT_EQ(tenant.block_ms_left, 60'000);  // no more than a minute's worth
+}
+
+}  // namespace
+}  // namespace kvern::router
