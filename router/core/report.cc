@@ -74,13 +74,13 @@ std::string RouterImpl::ReportFault(const Group& group, const StepReport& report
     return absl::StrCat("acked_command is ", report.acked_command, ", allowed: ", group.acked,
                         " to ", group.next_sequence - 1);
   }
-  // What it counts as reserved is compared with the ledger: the drift.
+  // A reservation starts before the dispatch is sent and ends after the worker let go.
   uint64_t total = group.ledger->total();
-  uint64_t worst = group.ledger->worst_case();
+  uint64_t most = group.ledger->worst_case();
   if (report.used_blocks > std::min(total, report.reserved_blocks) ||
-      report.reserved_blocks > worst + total) {
+      report.reserved_blocks > most) {
     return absl::StrCat("used_blocks ", report.used_blocks, ", reserved_blocks ",
-                        report.reserved_blocks, " of ", total);
+                        report.reserved_blocks, " of ", most, ", the group has ", total);
   }
   return "";
 }

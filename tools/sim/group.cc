@@ -303,7 +303,7 @@ void SimGroup::SpoilReport(StepReport& report) {
       report.acked_command += 1000;
       break;
     default:
-      report.reserved_blocks = kv_blocks_ + 1;
+      report.reserved_blocks += 1'000'000;
       break;
   }
 }

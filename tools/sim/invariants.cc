@@ -86,9 +86,9 @@ void Simulation::CheckGroup(const GroupStatus& seen) {
   for (const auto& group : groups_) {
     if (group->name() != seen.name || !group->up() || group->scheduler() == nullptr) continue;
     uint64_t held = group->scheduler()->reserved_blocks();
-    if (seen.reserved_blocks < held || held < group->scheduler()->used_blocks()) {
+    if (seen.worst_case_blocks < held || held < group->scheduler()->used_blocks()) {
       Violate(absl::StrCat("S5: ", seen.name, " holds ", held, " blocks, the router counts ",
-                           seen.reserved_blocks));
+                           seen.worst_case_blocks));
     }
   }
 }
