@@ -31,6 +31,20 @@ void AddGroups(MetricsText& page, const RouterStatus& status) {
                {{"group", group.name}}, static_cast<double>(group.drift_blocks));
   }
   for (const GroupStatus& group : status.groups) {
+    page.Gauge("kvern_worst_case_blocks",
+               "Worst cases of all that runs; beyond the total when admission is by forecast.",
+               {{"group", group.name}}, static_cast<double>(group.worst_case_blocks));
+  }
+  for (const GroupStatus& group : status.groups) {
+    page.Counter("kvern_preemptions_total",
+                 "Requests that lost their blocks to another and were computed again.",
+                 {{"group", group.name}}, static_cast<double>(group.preemptions));
+  }
+  for (const GroupStatus& group : status.groups) {
+    page.Counter("kvern_recomputed_tokens_total", "Tokens computed again after a preemption.",
+                 {{"group", group.name}}, static_cast<double>(group.recomputed_tokens));
+  }
+  for (const GroupStatus& group : status.groups) {
     for (const RankAge& age : group.ages) {
       page.Gauge("kvern_step_age_seconds", "Age of each rank's last step, as last reported.",
                  {{"group", group.name}, {"rank", absl::StrCat(age.rank)}},

@@ -253,6 +253,8 @@ def _generate(builder, fields):
     _add_request_id(builder, wire.GenerateRequestAddRequestId, fields["request_id"])
     for add, offset in offsets:
         add(builder, offset)
+    # On the wire an absent class is `guaranteed`; the service's default is `standard`.
+    fields = {"class": _CLASSES["standard"], **fields}
     for name, add in (("seed", wire.GenerateRequestAddSeed),
                       ("max_tokens", wire.GenerateRequestAddMaxTokens),
                       ("n", wire.GenerateRequestAddN),
