@@ -57,6 +57,9 @@ void FakeExecutor::Execute(const StepPlan& plan, StepResult& result) {
   result.samples.clear();
   for (const PlanRow& row : plan.rows) {
     Sequence& sequence = At(row.slot);
+    // A choice that resumes beside its siblings begins behind the blocks it shares with them.
+    if (!sequence.began) sequence.computed = row.start;
+    sequence.began = true;
     KVERN_CHECK_EQ(row.start, sequence.computed);
     sequence.computed += row.count;
     KVERN_CHECK_LE(sequence.computed, sequence.known);

@@ -49,6 +49,7 @@ class FakeExecutor {
     uint32_t choice = 0;
     uint32_t known = 0;     // tokens: prompt and what was sampled
     uint32_t computed = 0;  // leading tokens that have keys and values
+    bool began = false;     // has had a row
   };
 
   Sequence& NewSequence(Slot slot);
