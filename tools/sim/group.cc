@@ -109,6 +109,8 @@ bool SimGroup::Reset() {
     world_->Disconnect(peer, /*lose_tail=*/true);
     peer = world_->ConnectGroup(index_);
   }
+  world_->Schedule(world_->now() + rng_.Between(1, 50) * kMillisecond, EventKind::kGroupDies,
+                   index_, life_);
   return true;
 }
 

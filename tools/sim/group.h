@@ -60,7 +60,7 @@ class SimGroup {
   bool LieOnce();
   // The next report is sent twice.
   bool RepeatOnce();
-  // The connections break and are made anew; the processes do not notice.
+  // The connections break and are made anew; the ranks notice after a moment, and end.
   bool Reset();
   // Something outside happened to it that may cost the router's trust.
   void CountFault() { ++faults_; }

@@ -120,8 +120,10 @@ TEST_F(KvernSim, SameSeedSameRun) {
 }
 
 TEST_F(KvernSim, EveryKindOfFaultOccurs) {
+  // Long enough that each finds what it is for up and running.
   Outcome outcome =
-      Run("--workload poisson --rate 20 --faults all --groups 2 --tp 2" + std::string(kShort));
+      Run("--workload poisson --rate 20 --faults all --groups 2 --tp 2 --policy reserve-max "
+          "--duration 120 --json");
   ASSERT_EQ(outcome.exit_code, 0) << outcome.errors << outcome.output;
   nlohmann::json faults = outcome.Json()["faults"];
   for (size_t i = 0; i < kNumFaults; ++i) {
