@@ -7,8 +7,6 @@ namespace codec {
 namespace {
 
 constexpr char kIdentifier[] = "KVRW";
-constexpr size_t kMaxDispatches = 1u << 14;  // of one turn of the router for one group
-constexpr size_t kMaxCancels = 1u << 16;
 constexpr size_t kMaxReasonBytes = 64u << 10;
 constexpr size_t kMaxRendezvousBytes = 1024;
 // Envelope, body; a dispatch has its own table, its sampling parameters and a list for each choice.

@@ -151,7 +151,12 @@ struct CancelDispatch {
   uint32_t choice = 0;
   friend bool operator==(const CancelDispatch&, const CancelDispatch&) = default;
 };
-// All that one router turn has for this group; sequence numbers have no gaps within an incarnation.
+// What one message to a worker may hold; a turn that has more for a group sends several.
+inline constexpr size_t kMaxDispatches = size_t{1} << 14;
+inline constexpr size_t kMaxCancels = size_t{1} << 16;
+inline constexpr size_t kMaxDispatchedBytes = size_t{48} << 20;  // of the message's 64 MiB
+
+// What one router turn has for this group; sequence numbers have no gaps within an incarnation.
 struct Commands {
   Incarnation group_incarnation = 0;
   uint64_t sequence = 0;

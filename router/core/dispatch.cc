@@ -15,6 +15,15 @@ constexpr uint32_t kMaxPassed = 16;
 // One that passes is small beside the head, so that it hardly delays it.
 constexpr uint64_t kBackfillShare = 4;
 
+// What a dispatch takes in a message, at most.
+uint64_t DispatchBytes(const Request& request, size_t eos_ids) {
+  constexpr uint64_t kTables = 512;  // its own and the one of its sampling parameters
+  const SamplingParams& sampling = request.sampling;
+  return kTables + sizeof(uint32_t) * (request.prompt.size() + eos_ids) +
+         sizeof(uint32_t) * sampling.stop_token_ids.size() +
+         2 * sizeof(uint32_t) * sampling.logit_bias.size();
+}
+
 }  // namespace
 
 void RouterImpl::DispatchWaiting() {
@@ -70,6 +79,12 @@ bool RouterImpl::Backfill(Request& head) {
 
 void RouterImpl::DispatchTo(Group& group, Request& request) {
   KVERN_CHECK_LT(now_, request.ttft_deadline);  // timers ran
+  uint64_t bytes = DispatchBytes(request, config_.eos_ids.size());
+  if (group.pending.dispatches.size() == kMaxDispatches ||
+      group.pending_bytes + bytes > kMaxDispatchedBytes) {
+    SendCommands(group);
+  }
+  group.pending_bytes += bytes;
   group.ledger->Reserve(group.next_sequence, request.need, request.guaranteed());
   if (!request.guaranteed()) {
     group.forecast.Insert({request.prompt_tokens, request.expected_tokens, request.n});
@@ -122,12 +137,16 @@ void RouterImpl::DrainGroups() {
 void RouterImpl::FlushCommands() {
   for (size_t i = 0; i < groups_.size(); ++i) {
     Group& group = groups_.at(i);
-    if (!group.live() || !group.HasPending()) continue;
-    group.pending.group_incarnation = group.incarnation;
-    group.pending.sequence = group.next_sequence++;
-    out_->to_workers.push_back({group.peers[0], std::move(group.pending)});
-    group.pending = Commands{};
+    if (group.live() && group.HasPending()) SendCommands(group);
   }
+}
+
+void RouterImpl::SendCommands(Group& group) {
+  group.pending.group_incarnation = group.incarnation;
+  group.pending.sequence = group.next_sequence++;
+  out_->to_workers.push_back({group.peers[0], std::move(group.pending)});
+  group.pending = Commands{};
+  group.pending_bytes = 0;
 }
 
 }  // namespace kvern::router

@@ -70,6 +70,7 @@ void RouterImpl::CancelChoice(Request& request, uint32_t index) {
   Choice& choice = request.choices[index];
   if (choice.worker_done || choice.cancel_sequence != 0) return;
   Group& group = *request.group;
+  if (group.pending.cancels.size() == kMaxCancels) SendCommands(group);
   choice.cancel_sequence = group.next_sequence;
   if (!request.closing) {
     request.closing = true;

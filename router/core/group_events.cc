@@ -117,6 +117,7 @@ void RouterImpl::StartGroup(Group& group) {
   group.ledger.emplace(blocks);
   group.state = GroupState::kStarting;
   group.pending = Commands{};
+  group.pending_bytes = 0;
   group.next_sequence = 1;
   group.acked = 0;
   group.drain_sent = false;
@@ -233,6 +234,7 @@ void RouterImpl::EndStreams(Group& group, const std::string& reason) {
   group.running.clear();
   group.closing.clear();
   group.pending = Commands{};
+  group.pending_bytes = 0;
   group.ledger.reset();
   group.report = StepReport{};
   group.drift = 0;

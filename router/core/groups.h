@@ -46,6 +46,7 @@ struct Group {
   std::vector<Request*> running;  // dispatched and not released
   std::vector<Request*> closing;  // of these, the ones whose release waits for an acknowledgement
   Commands pending;               // of this turn
+  uint64_t pending_bytes = 0;     // of its dispatches
   uint64_t next_sequence = 1;     // of `pending`
   uint64_t acked = 0;
   bool drain_sent = false;

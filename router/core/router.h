@@ -118,7 +118,7 @@ struct RouterEffects {
   // Per client in order. Deltas are coalesced: one message per client and turn, but what is
   // delivered before another message to the same client also goes out before it.
   std::vector<ToClient> to_clients;
-  std::vector<ToWorker> to_workers;  // at most one Commands message per group
+  std::vector<ToWorker> to_workers;  // mostly one Commands message per group
   std::vector<Tokenize> tokenize;
   std::vector<Note> notes;
 

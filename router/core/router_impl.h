@@ -121,6 +121,7 @@ class RouterImpl {
   void DispatchTo(Group& group, Request& request);
   void DrainGroups();
   void FlushCommands();
+  void SendCommands(Group& group);
 
   // ---- ending.cc
   void Fail(Request& request, Refusal refusal);

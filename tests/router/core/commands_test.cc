@@ -1,0 +1,103 @@
+// A turn that has more for a group than one message holds.
+#include <gtest/gtest.h>
+
+#include "router/core/router.h"
+#include "schemas/codec.h"
+
+namespace kvern {
+namespace {
+
+constexpr PeerId kClient = 1;
+constexpr PeerId kWorker = 2;
+
+class CommandsTest : public ::testing::Test {
+ protected:
+  static RouterConfig Config() {
+    RouterConfig config;
+    config.model = "tiny";
+    config.max_seq_len = 1u << 21;
+    config.vocab_size = 100;
+    config.queue_entries = 1u << 20;
+    config.queue_bytes = uint64_t{1} << 40;
+    config.queue_wait_max = 100'000 * kSecond;
+    config.default_ttft_deadline = 100'000 * kSecond;
+    return config;
+  }
+
+  void SetUp() override {
+    Join join;
+    join.group = "a";
+    join.group_incarnation = 1;
+    join.world = 1;
+    join.model = "tiny";
+    join.kv_blocks = uint64_t{1} << 31;
+    join.max_seq_len = 1u << 21;
+    join.vocab_size = 100;
+    StepReport live;
+    live.group_incarnation = 1;
+    Step(WorkerSaid{kWorker, join});
+    Step(WorkerSaid{kWorker, live});
+    Step(ClientSaid{kClient, Hello{1, "", ""}});
+    EndTurn();
+  }
+
+  void Step(RouterEvent event) { router_.Step(0, std::move(event), effects_); }
+
+  void Ask(uint64_t id, size_t prompt_tokens) {
+    GenerateRequest request;
+    request.request_id = {0, id};
+    request.prompt_token_ids.emplace(prompt_tokens, 5u);
+    request.max_tokens = 1;
+    Step(ClientSaid{kClient, std::move(request)});
+  }
+
+  // What the turn sends to the group; each message must be one that the worker can read.
+  std::vector<Commands> EndTurn() {
+    router_.Flush(0, effects_);
+    std::vector<Commands> sent;
+    for (ToWorker& effect : effects_.to_workers) {
+      auto* commands = std::get_if<Commands>(&effect.message);
+      if (commands == nullptr) continue;
+      std::string bytes = EncodeRouterToWorker(*commands);
+      Decoded<RouterToWorker> read =
+          DecodeRouterToWorker(std::as_bytes(std::span(bytes.data(), bytes.size())));
+      EXPECT_TRUE(read.ok()) << read.error;
+      EXPECT_EQ(commands->sequence, ++sequence_);
+      sent.push_back(std::move(*commands));
+    }
+    effects_.Clear();
+    return sent;
+  }
+
+  Router router_{Config(), 1, nullptr};
+  RouterEffects effects_;
+  uint64_t sequence_ = 0;
+};
+
+TEST_F(CommandsTest, ManyDispatches) {
+  for (uint64_t id = 1; id <= kMaxDispatches + 1; ++id) Ask(id, 1);
+  std::vector<Commands> sent = EndTurn();
+  ASSERT_EQ(sent.size(), 2u);
+  EXPECT_EQ(sent[0].dispatches.size(), kMaxDispatches);
+  EXPECT_EQ(sent[1].dispatches.size(), 1u);
+}
+
+TEST_F(CommandsTest, LongPrompts) {
+  for (uint64_t id = 1; id <= 20; ++id) Ask(id, kMaxPromptTokens);  // 80 MiB
+  std::vector<Commands> sent = EndTurn();
+  ASSERT_EQ(sent.size(), 2u);
+  EXPECT_EQ(sent[0].dispatches.size() + sent[1].dispatches.size(), 20u);
+}
+
+TEST_F(CommandsTest, ManyCancels) {
+  for (uint64_t id = 1; id <= kMaxCancels + 1; ++id) Ask(id, 1);
+  EXPECT_EQ(EndTurn().size(), 5u);
+  Step(ClientUnreachable{kClient});
+  std::vector<Commands> sent = EndTurn();
+  ASSERT_EQ(sent.size(), 2u);
+  EXPECT_EQ(sent[0].cancels.size(), kMaxCancels);
+  EXPECT_EQ(sent[1].cancels.size(), 1u);
+}
+
+}  // namespace
+}  // namespace kvern
