@@ -79,6 +79,7 @@ Body Put(Builder& builder, const RequestError& error) {
   if (from.needed_blocks) details.add_needed_blocks(*from.needed_blocks);
   if (from.available_blocks) details.add_available_blocks(*from.available_blocks);
   if (from.largest_total_tokens) details.add_largest_total_tokens(*from.largest_total_tokens);
+  details.add_still_open(from.still_open);
   auto details_offset = details.Finish();
   wire::RequestId id = ToWire(error.request_id);
   return wire::CreateRequestError(builder, &id, static_cast<wire::ErrorCode>(error.code), message,
@@ -174,6 +175,7 @@ RequestError Read(const wire::RequestError& wire, Checks& checks) {
   copy(details->needed_blocks(), &error.details.needed_blocks);
   copy(details->available_blocks(), &error.details.available_blocks);
   copy(details->largest_total_tokens(), &error.details.largest_total_tokens);
+  error.details.still_open = details->still_open();
   return error;
 }
 

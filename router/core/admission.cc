@@ -44,10 +44,13 @@ void RouterImpl::OnGenerate(Client& client, GenerateRequest message) {
 }
 
 Refusal RouterImpl::Admissible(Client& client, const GenerateRequest& message, uint64_t bytes) {
-  if (requests_.Find(message.request_id) != nullptr) {
-    return {ErrorCode::kInvalidArgument,
-            absl::StrCat("request_id ", message.request_id.ToString(), " is already in use"),
-            {}};
+  if (const std::unique_ptr<Request>* open = requests_.Find(message.request_id)) {
+    Refusal refusal{
+        ErrorCode::kInvalidArgument,
+        absl::StrCat("request_id ", message.request_id.ToString(), " is already in use"),
+        {}};
+    refusal.details.still_open = (*open)->client == client.id && !(*open)->answered;
+    return refusal;
   }
   if (draining_) {
     Refusal refusal{ErrorCode::kUnavailable, "the router is draining", {}};

@@ -107,6 +107,11 @@ void Serve(const ClientMessage& message, const SmallRouter::Reply& reply) {
     reply(CapacityReply{16, {{"group-0", "small", 9, 3, 1, {}}}});
   } else if (const GenerateRequest* request = std::get_if<GenerateRequest>(&message)) {
     reply(Accepted{request->request_id, 77, 2});
+    if (request->prompt == "doubled") {
+      RequestError error{request->request_id, ErrorCode::kInvalidArgument, "already in use", {}};
+      error.details.still_open = true;
+      reply(error);
+    }
     bool hang = request->prompt == "hang";
     uint32_t tokens = hang ? 1 : *request->max_tokens;
     for (uint32_t i = 0; i < tokens; ++i) {
@@ -275,6 +280,14 @@ TEST(CppClient, ARefusedDoubleDoesNotCancelTheFirst) {
   first.reset();
   ASSERT_TRUE(client->Capacity().ok());
   EXPECT_EQ(cancelled, 1);
+}
+
+TEST(CppClient, AnErrorAboutADoubleDoesNotEndTheStream) {
+  SmallRouter router(Serve);
+  std::unique_ptr<Client> client = ConnectTo(router.endpoint());
+  Answer answer = client->Complete(Ask("doubled"));
+  EXPECT_FALSE(answer.error.has_value());
+  EXPECT_EQ(answer.choices[0].text, "012");
 }
 
 // Sent, it would end the connection, and the other stream with it.

@@ -199,6 +199,9 @@ class SyncTest(RouterTest):
         first.close()
         wait_for(lambda: self.router.count("cancel") == 1, "the first's own cancellation")
 
+    def test_an_error_about_a_double_does_not_end_the_stream(self):
+        self.assertEqual(self.client().complete(prompt="doubled").text, "doubled ")
+
     def test_same_request_id_twice_while_the_router_is_away(self):
         client = self.client()
         port = self.router.port

@@ -126,6 +126,9 @@ class ScriptedRouter:
         if prompt == "unreadable":
             return self._send(peer, lambda b: self.error(b, None, 1, "message cannot be read"))
         self._send(peer, lambda b: self.accepted(b, request_id))
+        if prompt == "doubled":  # As if another writer on this connection had sent the id again.
+            self._send(peer, lambda b: self.error(b, request_id, 1, "already in use",
+                                                  still_open=True))
         words = prompt.split()
         n = request.N()
         for index, word in enumerate(words):
@@ -158,7 +161,8 @@ class ScriptedRouter:
         ErrorDetails.ErrorDetailsStart(builder)
         for name, add in (("needed_blocks", ErrorDetails.ErrorDetailsAddNeededBlocks),
                           ("available_blocks", ErrorDetails.ErrorDetailsAddAvailableBlocks),
-                          ("largest_total_tokens", ErrorDetails.ErrorDetailsAddLargestTotalTokens)):
+                          ("largest_total_tokens", ErrorDetails.ErrorDetailsAddLargestTotalTokens),
+                          ("still_open", ErrorDetails.ErrorDetailsAddStillOpen)):
             if name in details:
                 add(builder, details[name])
         detail_table = ErrorDetails.ErrorDetailsEnd(builder)

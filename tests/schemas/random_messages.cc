@@ -148,6 +148,7 @@ RequestError Error(Rng& rng) {
   error.details.needed_blocks = Maybe<uint64_t>(rng, any);
   error.details.available_blocks = Maybe<uint64_t>(rng, any);
   error.details.largest_total_tokens = Maybe<uint64_t>(rng, any);
+  error.details.still_open = rng.Chance(1, 2);
   return error;
 }
 

@@ -48,6 +48,7 @@ class CommandsTest : public ::testing::Test {
     request.request_id = {0, id};
     request.prompt_token_ids.emplace(prompt_tokens, 5u);
     request.max_tokens = 1;
+    request.service_class = ServiceClass::kGuaranteed;
     Step(ClientSaid{kClient, std::move(request)});
   }
 

@@ -54,6 +54,7 @@ std::string ErrorText(const RequestError& error) {
   add("needed_blocks", error.details.needed_blocks);
   add("available_blocks", error.details.available_blocks);
   add("largest_total_tokens", error.details.largest_total_tokens);
+  if (error.details.still_open) out += " still_open";
   return out + "\n";
 }
 

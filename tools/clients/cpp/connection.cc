@@ -246,6 +246,8 @@ void ClientConnection::On(Deltas& deltas) {
 }
 
 void ClientConnection::On(const RequestError& error) {
+  // Refuses a second request of this id; the sink is the first one's.
+  if (error.details.still_open) return;
   if (!error.request_id.IsZero()) {
     auto found = open_.find(error.request_id);
     if (found == open_.end()) return;

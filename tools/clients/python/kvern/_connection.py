@@ -275,6 +275,8 @@ class Connection:
         stream.put(item.delta)
 
     def _on_error(self, reply):
+        if reply.error.details.get("still_open"):
+            return  # Refuses a second request of this id; the stream is the first one's.
         if reply.request_id is not None:
             stream = self._streams.pop(reply.request_id, None)
             if stream is not None:

@@ -128,6 +128,8 @@ def _error(table):
                    "available_blocks": wire.AvailableBlocks(),
                    "largest_total_tokens": wire.LargestTotalTokens()}
         details = {name: value for name, value in numbers.items() if value is not None}
+        if wire.StillOpen():
+            details["still_open"] = True
     code = _CODES.get(table.Code(), "internal")
     return ErrorReply(_id(table.RequestId()),
                       KvernError(code, _string(table.Message()) or "", details))

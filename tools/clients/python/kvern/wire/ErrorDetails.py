@@ -56,7 +56,14 @@ class ErrorDetails(object):
             return self._tab.Get(flatbuffers.number_types.Uint64Flags, o + self._tab.Pos)
         return None
 
-def ErrorDetailsStart(builder): builder.StartObject(4)
+    # ErrorDetails
+    def StillOpen(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(12))
+        if o != 0:
+            return bool(self._tab.Get(flatbuffers.number_types.BoolFlags, o + self._tab.Pos))
+        return False
+
+def ErrorDetailsStart(builder): builder.StartObject(5)
 def Start(builder):
     return ErrorDetailsStart(builder)
 def ErrorDetailsAddRetryAfterMs(builder, retryAfterMs): builder.PrependUint64Slot(0, retryAfterMs, None)
@@ -71,6 +78,9 @@ def AddAvailableBlocks(builder, availableBlocks):
 def ErrorDetailsAddLargestTotalTokens(builder, largestTotalTokens): builder.PrependUint64Slot(3, largestTotalTokens, None)
 def AddLargestTotalTokens(builder, largestTotalTokens):
     return ErrorDetailsAddLargestTotalTokens(builder, largestTotalTokens)
+def ErrorDetailsAddStillOpen(builder, stillOpen): builder.PrependBoolSlot(4, stillOpen, 0)
+def AddStillOpen(builder, stillOpen):
+    return ErrorDetailsAddStillOpen(builder, stillOpen)
 def ErrorDetailsEnd(builder): return builder.EndObject()
 def End(builder):
     return ErrorDetailsEnd(builder)
