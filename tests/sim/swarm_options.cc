@@ -76,6 +76,8 @@ void DrawService(Rng& rng, SimOptions& sim) {
   router.vocab_size = kVocab;
   router.eos_ids = {sim.model.eos};
   router.default_max_tokens = 24;
+  router.output_quantile_percent = 20 * between(0, 5);
+  router.watermark_percent = between(0, 10);
   router.queue_entries = between(1, 40);
   router.queue_bytes = between(600, 6000);
   router.client_lease = 3 * kSecond;
@@ -98,6 +100,7 @@ SwarmOptions DrawOptions(uint64_t seed) {
   options.mean_gap = rng.Between(3, 60) * kMillisecond;
   options.max_prompt = between(1, 120);
   options.max_output = between(1, 80);
+  options.guaranteed_percent = 25 * between(0, 4);
   for (size_t i = 0; i < kNumFaults; ++i) {
     // A run with all kinds of faults would seldom get far: each takes part in a third of the runs.
     if (rng.Chance(1, 3)) options.sim.faults[Fault(i)] = between(1, MaxLevel(Fault(i)));
@@ -111,10 +114,10 @@ std::string ToString(const SwarmOptions& o) {
       "seed=", s.seed, " groups=", s.groups, " ranks=", s.ranks, " kv_blocks=", s.kv_blocks,
       " batch_tokens=", s.batch_tokens, " clients=", o.clients,
       " mean_gap_ms=", o.mean_gap / kMillisecond, " max_prompt=", o.max_prompt,
-      " max_output=", o.max_output, " queue_entries=", s.router.queue_entries,
-      " queue_bytes=", s.router.queue_bytes, " max_delay_ms=", s.max_delay / kMillisecond,
-      " max_requests=", s.max_requests, " faults=", ToString(s.faults),
-      " bug=", static_cast<int>(o.bug));
+      " max_output=", o.max_output, " guaranteed_percent=", o.guaranteed_percent,
+      " queue_entries=", s.router.queue_entries, " queue_bytes=", s.router.queue_bytes,
+      " max_delay_ms=", s.max_delay / kMillisecond, " max_requests=", s.max_requests,
+      " faults=", ToString(s.faults), " bug=", static_cast<int>(o.bug));
 }
 
 }  // namespace kvern::sim

@@ -33,6 +33,7 @@ struct SwarmOptions {
   Duration mean_gap = 20 * kMillisecond;  // between two requests
   uint32_t max_prompt = 60;
   uint32_t max_output = 60;
+  uint32_t guaranteed_percent = 50;  // the others are of class standard
   Bug bug = Bug::kNone;
 };
 

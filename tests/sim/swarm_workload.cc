@@ -28,6 +28,8 @@ std::optional<Ask> SwarmWorkload::Next() {
   DrawInput(request);
   DrawStops(request);
   if (rng_.Chance(3, 4)) request.seed = rng_.Next();
+  request.service_class = rng_.Chance(options_.guaranteed_percent, 100) ? ServiceClass::kGuaranteed
+                                                                        : ServiceClass::kStandard;
   if (rng_.Chance(1, 6)) request.sampling.logprobs = static_cast<uint32_t>(rng_.Below(4));
   if (rng_.Chance(1, 3)) {
     request.ttft_deadline_ms = static_cast<uint32_t>(rng_.Between(1, 2000));

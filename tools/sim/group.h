@@ -79,6 +79,7 @@ class SimGroup {
   void Audit() const;
 
   bool up() const { return up_; }
+  bool paused() const { return paused_; }
   bool left() const { return left_; }          // drained and gone
   uint64_t faults() const { return faults_; }  // each may cost the router's trust once
   const std::string& name() const { return name_; }

@@ -182,6 +182,9 @@ void Simulation::Run() {
 
 bool Simulation::Quiet() {
   if (checker_.open() > 0) return false;
+  for (const auto& group : groups_) {
+    if (group->paused()) return false;  // not healed yet
+  }
   RouterStatus status = TakeStatus();
   uint64_t live = 0;
   for (const GroupStatus& group : status.groups) {
