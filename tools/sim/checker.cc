@@ -53,6 +53,7 @@ void Checker::Issued(Time now, uint32_t client, uint32_t tenant, Ask& ask) {
                              ? Duration{*request.ttft_deadline_ms} * kMillisecond
                              : options_.router.default_ttft_deadline;
   record.bad = ask.bad;
+  record.repeated = ask.repeated;
   record.asked = now;
   record.choices.resize(request.n);
   records_.push_back(std::move(record));
@@ -86,6 +87,7 @@ void Checker::ClientLost(const std::vector<RequestId>& open) {
     Record* record = Find(id);
     if (record->client_lost) continue;
     record->client_lost = true;
+    lost_.push_back(id);
     if (!record->over) --open_;
   }
 }
@@ -100,7 +102,8 @@ void Checker::Dispatched(Time now, const Dispatch& dispatch, uint64_t group_bloc
   const RequestId& id = dispatch.request_id;
   Record* record = Find(id);
   if (record == nullptr) return Violate("S3", id, "dispatched, but nobody asked for it");
-  if (record->dispatched) Violate("S2", id, "dispatched twice without a new epoch");
+  if (record->dispatched && !record->repeated)
+    Violate("S2", id, "dispatched twice without a new epoch");
   record->dispatched = true;
   if (now >= record->arrived + record->ttft_deadline) {
     Violate("S7", id, "started after its deadline");
@@ -119,6 +122,8 @@ Record* Checker::FindFor(uint32_t client, const RequestId& id, const char* what)
     return nullptr;
   }
   if (record->client_lost) return nullptr;  // of the process before
+  // The second may have come after the end of the first, and then is a request like others.
+  if (record->over && record->repeated) return nullptr;
   if (record->over) {
     Violate(record->error == ErrorCode::kCancelled ? "S10" : "S3", id,
             absl::StrCat(what, " after the terminal answer"));
@@ -144,7 +149,7 @@ void Checker::Read(Time now, uint32_t client, const RouterToClient& message,
     if (error->request_id.IsZero()) return;
     if (Record* record = FindFor(client, error->request_id, "an error")) {
       ReadError(now, *record, *error);
-      ended.push_back(error->request_id);
+      if (record->over) ended.push_back(error->request_id);
     }
   }
 }
@@ -235,6 +240,10 @@ void Checker::ReadText(Record& record, const Record::Choice& choice, const Delta
 }
 
 void Checker::ReadError(Time now, Record& record, const RequestError& error) {
+  if (error.details.still_open) {  // of the two, this is the second
+    if (!record.repeated) Violate("S3", error.request_id, "said to be open twice");
+    return;
+  }
   record.error = error.code;
   End(now, record);
   const ErrorDetails& details = error.details;

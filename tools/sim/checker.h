@@ -42,7 +42,8 @@ struct Record {
   bool guaranteed = true;
   bool has_seed = false;
   bool has_deadline = false;
-  bool bad = false;  // must be refused as invalid
+  bool bad = false;       // must be refused as invalid
+  bool repeated = false;  // was sent twice
   Duration ttft_deadline = 0;
   uint64_t seed = 0;
 
@@ -85,6 +86,9 @@ class Checker {
   void Read(Time now, uint32_t client, const RouterToClient& message,
             std::vector<RequestId>& ended);
 
+  // Requests whose clients were lost since the last call.
+  std::vector<RequestId> TakeLost() { return std::exchange(lost_, {}); }
+
   // L1: everything asked for by clients that still read has its answer.
   void AllAnswered();
 
@@ -111,6 +115,7 @@ class Checker {
   Report violation_;
   const bool silent_clients_;  // a client may be taken for lost
   std::deque<Record> records_;
+  std::vector<RequestId> lost_;
   uint64_t open_ = 0;
 };
 

@@ -21,6 +21,7 @@ bool SimClient::Ask(sim::Ask ask) {
   RequestId id = ask.request.request_id;
   world_->checker().Find(id)->place = open_.size();
   open_.push_back(id);
+  if (ask.repeated) Say(ask.request);
   Say(std::move(ask.request));
   if (ask.cancel_after >= 0) {
     world_->Schedule(world_->now() + ask.cancel_after, EventKind::kClientCancels, index_, id.low);

@@ -26,7 +26,7 @@ void FairnessMeter::Add(const RouterEffects& effects, Checker& checker) {
       Wait(record->tenant, 1);
     } else if (const auto* deltas = std::get_if<Deltas>(&to.message)) {
       for (const Delta& delta : deltas->deltas) {
-        Serve(checker.Find(delta.request_id)->tenant, delta.token_ids.size());
+        Serve(checker.Find(delta.request_id)->tenant, kOutputWeight * delta.token_ids.size());
       }
     } else if (const auto* error = std::get_if<RequestError>(&to.message)) {
       if (Record* record = checker.Find(error->request_id)) Leave(*record);

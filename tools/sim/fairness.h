@@ -9,10 +9,14 @@
 
 namespace kvern::sim {
 
-// Service: a tenant's prompt tokens when they are dispatched, and its output tokens when they are
-// delivered, over its weight. The gap of two tenants is what the difference of their services has
-// changed by, at most, while both had requests in line. (Sheng et al., "Fairness in Serving Large
-// Language Models", OSDI 2024, bound it for their virtual token counter, which charges the same.)
+// What an output token costs beside an input token, as the router charges it.
+inline constexpr uint64_t kOutputWeight = 2;
+
+// Service: a tenant's prompt tokens when they are dispatched, and its output tokens, twice, when
+// they are delivered, over its weight. The gap of two tenants is what the difference of their
+// services has changed by, at most, while both had requests in line. (Sheng et al., "Fairness in
+// Serving Large Language Models", OSDI 2024, bound it for their virtual token counter, which
+// charges the same.)
 class FairnessMeter {
  public:
   // [tenants] 1 or more each.
@@ -20,6 +24,9 @@ class FairnessMeter {
 
   // What the router said in one turn; `checker` knows the requests.
   void Add(const RouterEffects& effects, Checker& checker);
+
+  // Its client is gone: it does not wait any more.
+  void Leave(Record& record);
 
   // The largest gap of any pair so far, in tokens of a tenant of weight 1.
   uint64_t gap() const { return gap_; }
@@ -33,7 +40,6 @@ class FairnessMeter {
 
   void Wait(uint32_t tenant, int change);
   void Serve(uint32_t tenant, uint64_t tokens);
-  void Leave(Record& record);
   void Update(uint32_t tenant);
   void UpdatePair(uint32_t a, uint32_t b);
 

@@ -168,6 +168,7 @@ void FaultInjector::Spoil(Ask& ask) {
     Break(ask.request);
     ask.bad = true;
   }
+  ask.repeated = !ask.bad && Chance(Fault::kRepeatedId);
   if (Chance(Fault::kForeignCancel)) ask.cancel_foreign = true;
 }
 

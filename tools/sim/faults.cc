@@ -27,7 +27,8 @@ const std::array<const char*, kNumFaults> kFaultNames = {
     "never-fits",         "fan-out",
     "bad-request",        "short-ttft-deadline",
     "short-deadline",     "foreign-cancel",
-    "tokenizer-slow",     "text-ill-formed",
+    "repeated-id",        "tokenizer-slow",
+    "text-ill-formed",
 };
 
 namespace {

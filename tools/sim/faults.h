@@ -50,6 +50,7 @@ enum class Fault : uint8_t {
   kShortTtftDeadline,
   kShortDeadline,
   kForeignCancel,  // cancels what is another client's
+  kRepeatedId,     // the same request is sent twice
   // ---- tokenising; so many of a hundred
   kTokenizerSlow,
   kTextIllFormed,

@@ -37,8 +37,10 @@ Simulation::Simulation(const SimOptions& options, Workload& workload,
       router_(options.router, options.seed, filters) {
   for (uint32_t i = 0; i < options.groups; ++i) {
     groups_.push_back(std::make_unique<SimGroup>(this, i, HashCounter(options.seed, 5, i)));
+    group_by_name_[groups_.back()->name()] = i;
   }
   slots_.resize(workload.clients().size());
+  fairness_bound_ = FairnessBound();
   groups_delay_ = options.faults.AnyOf(
       {Fault::kGroupFrozen, Fault::kGroupFrozenLong, Fault::kGroupSlow, Fault::kGroupPartitioned,
        Fault::kGroupDeaf, Fault::kGroupMute, Fault::kGroupLinkSlow});

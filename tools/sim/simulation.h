@@ -116,6 +116,8 @@ class Simulation : public World, private FaultTargets {
   void CheckNotes(const std::vector<Note>& notes);
   void CheckFully();
   RouterStatus TakeStatus();
+  SimGroup* GroupNamed(const std::string& name);
+  uint64_t FairnessBound() const;
   void CheckGroup(const GroupStatus& seen);
   void CheckWaiting();
   void CheckEnd();
@@ -145,6 +147,8 @@ class Simulation : public World, private FaultTargets {
   uint64_t asked_ = 0;
   bool load_on_ = true;
 
+  std::map<std::string, uint32_t> group_by_name_;
+  uint64_t fairness_bound_ = 0;
   std::map<std::string, uint64_t> known_groups_;  // name -> blocks, since it first was complete
   std::map<std::string, uint64_t> losses_;        // name -> how often the router lost it
   std::vector<RequestId> waiting_;                // accepted, and last seen in the queue

@@ -17,6 +17,7 @@ struct Ask {
   GenerateRequest request;      // without its id
   Duration cancel_after = -1;   // < 0: never
   bool bad = false;             // must be refused as invalid
+  bool repeated = false;        // is sent twice
   bool cancel_foreign = false;  // also cancels a request of another client
 };
 
