@@ -1,0 +1,217 @@
+// The simulator's parts on their own: faults by name, the fake model, workloads, the fairness
+// meter, shrinking.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string>
+
+#include "tools/sim/fairness.h"
+#include "tools/sim/faults.h"
+#include "tools/sim/shrink.h"
+#include "tools/sim/sized_workload.h"
+
+namespace kvern::sim {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(Faults, ByName) {
+  EXPECT_EQ(NamesOf(*ParseFaults("none", 1)), "none");
+  EXPECT_EQ(NamesOf(*ParseFaults("cancel,group-killed", 1)), "group-killed,cancel");
+  FaultLevels all = *ParseFaults("all", 2);
+  for (size_t i = 0; i < kNumFaults; ++i) EXPECT_GT(all[Fault(i)], 0u) << kFaultNames[i];
+  std::set<std::string> names(kFaultNames.begin(), kFaultNames.end());
+  EXPECT_EQ(names.size(), kNumFaults);
+  EXPECT_GE(kNumFaults, 20u);
+  // What the shrinker prints is what the option takes.
+  EXPECT_EQ(NamesOf(*ParseFaults(NamesOf(all), 2)), NamesOf(all));
+  for (const char* bad : {"", "fire", "cancel,", "all,cancel"}) {
+    EXPECT_THAT(std::string(ParseFaults(bad, 1).status().message()),
+                HasSubstr("allowed: none, all"))
+        << bad;
+  }
+}
+
+TEST(FakeModel, EndsWhereTheSeedSays) {
+  FakeModel model{.vocab = 100, .eos = 7, .length_in_seed = true};
+  for (uint64_t serial : {1u, 2u, 99u}) {
+    uint64_t seed = SeedWithLength(serial, 5);
+    for (uint32_t position = 0; position < 4; ++position) {
+      EXPECT_NE(model.Token(seed, 0, position), model.eos);
+      EXPECT_LT(model.Token(seed, 0, position), model.vocab);
+    }
+    EXPECT_EQ(model.Token(seed, 0, 4), model.eos);
+    // Another choice has another length, at most twice as long.
+    uint32_t length = LengthInSeed(seed, 1);
+    EXPECT_GE(length, 1u);
+    EXPECT_LE(length, 10u);
+    EXPECT_EQ(model.Token(seed, 1, length - 1), model.eos);
+  }
+  EXPECT_NE(model.Token(SeedWithLength(1, 50), 0, 3), model.Token(SeedWithLength(2, 50), 0, 3));
+}
+
+TEST(FakeExecutor, DiesOfAPlanThatNoRankCouldExecute) {
+  FakeExecutor executor(FakeModel{});
+  StepResult result;
+  StepPlan plan;
+  plan.rows = {{0, 0, 1, false}};
+  EXPECT_DEATH(executor.Execute(plan, result), "slot 0");
+  SequenceStart start;
+  start.tokens = {1, 2, 3};
+  start.prompt_tokens = 3;
+  plan.starts = {start};
+  plan.rows = {{0, 0, 2, false}, {0, 1, 1, false}};
+  EXPECT_DEATH(executor.Execute(plan, result), "row.start");
+  plan.rows = {{0, 0, 2, true}};
+  EXPECT_DEATH(executor.Execute(plan, result), "sequence.known");
+}
+
+SizedOptions Sized(Arrivals arrivals, double rate) {
+  SizedOptions options;
+  options.arrivals = arrivals;
+  options.rate = rate;
+  options.declared = {{4096, 700}, {1024, 300}};
+  return options;
+}
+
+// Requests that arrive within `seconds`.
+uint64_t Count(SizedWorkload& workload, int seconds) {
+  uint64_t count = 0;
+  while (workload.Next()->at < seconds * kSecond) ++count;
+  return count;
+}
+
+TEST(SizedWorkload, MeetsItsRate) {
+  SizedWorkload poisson(Sized(Arrivals::kPoisson, 10), FakeModel{}, 1);
+  EXPECT_NEAR(static_cast<double>(Count(poisson, 1000)), 10'000, 300);
+  SizedWorkload bursts(Sized(Arrivals::kBursts, 10), FakeModel{}, 1);
+  EXPECT_NEAR(static_cast<double>(Count(bursts, 10'000)), 100'000, 10'000);
+}
+
+TEST(SizedWorkload, FlashIsTenTimesTheRateForATenth) {
+  SizedOptions options = Sized(Arrivals::kFlash, 10);
+  options.duration = 300 * kSecond;
+  SizedWorkload flash(options, FakeModel{}, 1);
+  EXPECT_NEAR(static_cast<double>(Count(flash, 100)), 1000, 100);
+  EXPECT_NEAR(static_cast<double>(Count(flash, 130)), 3000, 200);
+  EXPECT_NEAR(static_cast<double>(Count(flash, 300)), 1700, 150);
+}
+
+TEST(SizedWorkload, RepeatsATraceAtItsRate) {
+  SizedOptions options = Sized(Arrivals::kTrace, 2);
+  auto rows = std::make_shared<std::vector<TraceRow>>();
+  for (uint32_t i = 0; i < 5; ++i) rows->push_back({i * kMillisecond, 10 + i, 1 + i, {}});
+  options.trace = rows;
+  SizedWorkload workload(options, FakeModel{}, 1);
+  for (uint32_t i = 0; i < 12; ++i) {
+    Ask ask = *workload.Next();
+    EXPECT_NEAR(static_cast<double>(ask.at), i * 0.5e9, 10) << i;
+    EXPECT_EQ(ask.request.prompt_token_ids->size(), 10 + i % 5);
+    EXPECT_EQ(LengthInSeed(*ask.request.seed, 0), 1 + i % 5);
+  }
+}
+
+TEST(SizedWorkload, SharesPrefixesAndDeclaresAtRandom) {
+  SizedOptions options = Sized(Arrivals::kTrace, 1);
+  auto rows = std::make_shared<std::vector<TraceRow>>();
+  rows->push_back({0, 1000, 2000, {3, 4}});
+  rows->push_back({kSecond, 1100, 2000, {3, 5}});
+  options.trace = rows;
+  SizedWorkload workload(options, FakeModel{.vocab = 1000, .eos = 0}, 1);
+  std::map<uint32_t, int> declared;
+  std::vector<uint32_t> a = *workload.Next()->request.prompt_token_ids;
+  std::vector<uint32_t> b = *workload.Next()->request.prompt_token_ids;
+  EXPECT_TRUE(std::equal(a.begin(), a.begin() + kPrefixTokens, b.begin()));
+  EXPECT_NE(a[kPrefixTokens], b[kPrefixTokens]);
+  for (int i = 0; i < 1000; ++i) {
+    GenerateRequest request = workload.Next()->request;
+    ++declared[*request.max_tokens];
+    // An output longer than what is declared ends there.
+    EXPECT_EQ(LengthInSeed(*request.seed, 0), std::min(2000u, *request.max_tokens));
+  }
+  EXPECT_NEAR(declared[4096], 700, 50);
+  EXPECT_EQ(declared[4096] + declared[1024], 1000);
+}
+
+class Fairness : public ::testing::Test {
+ protected:
+  Fairness() : checker_(options_, [](const std::string&) {}) {}
+
+  RequestId Wait(uint32_t tenant) {
+    Ask ask;
+    ask.request.prompt_token_ids.emplace(10, 1);
+    checker_.Issued(0, tenant, tenant, ask);
+    RouterEffects effects;
+    effects.to_clients.push_back({1, Accepted{ask.request.request_id, 0, 10}});
+    meter_.Add(effects, checker_);
+    return ask.request.request_id;
+  }
+  void Dispatch(const RequestId& id, size_t prompt_tokens) {
+    kvern::Dispatch dispatch;
+    dispatch.request_id = id;
+    dispatch.prompt.resize(prompt_tokens);
+    Commands commands;
+    commands.dispatches.push_back(dispatch);
+    RouterEffects effects;
+    effects.to_workers.push_back({1, commands});
+    meter_.Add(effects, checker_);
+  }
+
+  SimOptions options_;
+  Checker checker_;
+  FairnessMeter meter_{{1, 2}};
+};
+
+TEST_F(Fairness, CountsWhileBothWait) {
+  RequestId alone = Wait(0);
+  Dispatch(alone, 500);  // nobody else waits: no gap
+  EXPECT_EQ(meter_.gap(), 0u);
+  RequestId a = Wait(0), a2 = Wait(0), b = Wait(1), b2 = Wait(1);
+  Dispatch(a, 100);
+  EXPECT_EQ(meter_.gap(), 100u);
+  Dispatch(b, 200);  // weight 2: as much again
+  EXPECT_EQ(meter_.gap(), 100u);
+  Dispatch(b2, 60);  // and with it tenant 1 does not wait any more
+  EXPECT_EQ(meter_.gap(), 100u);
+  Dispatch(a2, 10'000);
+  EXPECT_EQ(meter_.gap(), 100u);
+}
+
+TEST_F(Fairness, AnOutputTokenCountsTwice) {
+  RequestId a = Wait(0);
+  Wait(0);
+  Wait(1);
+  Dispatch(a, 1);
+  Delta delta;
+  delta.request_id = a;
+  delta.token_ids.resize(3);
+  RouterEffects effects;
+  effects.to_clients.push_back({1, Deltas{{delta}}});
+  meter_.Add(effects, checker_);
+  EXPECT_EQ(meter_.gap(), 7u);
+}
+
+TEST(Shrink, KeepsWhatTheFailureNeeds) {
+  SimOptions failing;
+  failing.faults = *ParseFaults("all", 1);
+  // Fails with cancels and a frozen group when there are at least 10 requests; without the cancels
+  // another check fails.
+  auto run = [](const SimOptions& options) -> std::string {
+    if (options.max_requests < 10 || options.faults[Fault::kGroupFrozen] == 0) return "";
+    return options.faults[Fault::kCancel] > 0 ? "S1" : "S3";
+  };
+  Shrunk shrunk = Shrink(failing, "S1", 1000, run);
+  EXPECT_EQ(NamesOf(shrunk.options.faults), "group-frozen,cancel");
+  EXPECT_EQ(shrunk.options.max_requests, 15u);
+  EXPECT_EQ(shrunk.runs, kNumFaults + 7);
+}
+
+TEST(Shrink, NamesTheCheck) {
+  EXPECT_EQ(CheckName("at 17 us: S10: request 3: output after the end"), "S10");
+}
+
+}  // namespace
+}  // namespace kvern::sim
