@@ -17,6 +17,7 @@
 #include "router/io/startup_table.h"
 #include "router/io/status_server.h"
 #include "router/served_model.h"
+#include "router/tenants_file.h"
 #include "schemas/files/model_config.h"
 
 namespace kvern {
@@ -31,7 +32,9 @@ struct Settings {
   int64_t default_max_tokens = 256;
   int64_t queue_entries = 1024;
   uint64_t queue_bytes = 256ull << 20;
+  int64_t queue_seconds = 60;
   Duration default_ttft_deadline = 10 * kSecond;
+  std::string tenants;
   int64_t expect_groups = 1;
   int64_t ready_fd = 0;  // -1: none
   std::string ready_file;
@@ -56,6 +59,10 @@ Settings ParseCommandLine(int argc, char** argv) {
                 1 << 20);
   options.Size("queue-bytes", "most bytes of waiting requests (default 256MiB)",
                &settings.queue_bytes);
+  options.Count("queue-seconds", "N", "longest predicted wait of one that may wait (default 60)",
+                &settings.queue_seconds, 1, 86400);
+  options.String("tenants", "FILE", "JSON: weights, quotas and priorities of tenants",
+                 &settings.tenants);
   options.Time("default-ttft-deadline", "longest wait for a first token (default 10s)",
                &settings.default_ttft_deadline);
   options.String("chat-template", "NAME", "built-in template instead of the model's",
@@ -106,6 +113,7 @@ RouterConfig ConfigOf(const Settings& settings, const ServedModel& model) {
   config.default_ttft_deadline = settings.default_ttft_deadline;
   config.queue_entries = static_cast<uint32_t>(settings.queue_entries);
   config.queue_bytes = settings.queue_bytes;
+  config.queue_wait_max = settings.queue_seconds * kSecond;
   config.router_incarnation = DrawRandom();
   return config;
 }
@@ -177,6 +185,10 @@ class GroupWatcher {
 };
 
 absl::Status RunRouter(const Settings& settings) {
+  std::vector<TenantConfig> tenants;
+  if (!settings.tenants.empty()) {
+    KVERN_ASSIGN_OR_RETURN(tenants, ReadTenantsFile(settings.tenants));
+  }
   KVERN_ASSIGN_OR_RETURN(int signals, TakeSignals());
   KVERN_ASSIGN_OR_RETURN(std::unique_ptr<NetContext> context, NetContext::Create());
   // Everything is bound before the model is read, so that workers can start loading meanwhile.
@@ -191,6 +203,7 @@ absl::Status RunRouter(const Settings& settings) {
   KVERN_ASSIGN_OR_RETURN(std::unique_ptr<ServedModel> model, LoadServedModel(settings.model));
   KVERN_RETURN_IF_ERROR(CheckLimits(settings, *model));
   RouterConfig config = ConfigOf(settings, *model);
+  config.tenants = std::move(tenants);
   RouterLoop loop(config, DrawRandom(), model->Text(), ports.get());
   SignalCounter signal_counter(signals, &loop);
   loop.Watch(signals, [&] { signal_counter.Read(); });

@@ -83,6 +83,10 @@ void RouterOptions(Options& options, LaunchConfig* config) {
   Passed(options, "queue-entries", "N", "most requests that may wait", router,
          CheckCount(1, 1 << 20));
   Passed(options, "queue-bytes", "SIZE", "most bytes of waiting requests", router, CheckSize);
+  Passed(options, "queue-seconds", "N", "longest predicted wait of one that may wait", router,
+         CheckCount(1, 86400));
+  Passed(options, "tenants", "FILE", "JSON: weights, quotas and priorities of tenants", router,
+         CheckText);
 }
 
 [[noreturn]] void UsageError(const std::string& message) {
