@@ -51,7 +51,7 @@ bool RouterImpl::MayRun(const Tenant& tenant) const {
 
 bool RouterImpl::TooLate(const Group& group, Request& request) {
   if (group.running.empty()) return false;  // never by prediction alone
-  Duration prefill = PrefillTime(group, PrefillBacklog(group) + request.prompt_tokens);
+  Duration prefill = FirstTokenTime(group, request);
   if (now_ + prefill <= request.ttft_deadline) return false;
   Fail(request, {ErrorCode::kDeadlineExceeded,
                  absl::StrCat("ttft_deadline_ms would pass: it waited ",
@@ -92,8 +92,7 @@ void RouterImpl::DispatchTo(Group& group, Request& request) {
   }
   uint64_t blocks = request.guaranteed() ? request.need : ExpectedFinalBlocks(request);
   drain_.free_blocks -= std::min(drain_.free_blocks, blocks);
-  group.prefill_waiting += request.prompt_tokens;
-  ++group.without_token;
+  group.unanswered.Add(request.prompt_tokens);
   request.tenant->running_blocks += request.need;
   Charge(*request.tenant, request.band, request.prompt_tokens);
   SetTimer(request, request.deadline);

@@ -4,6 +4,7 @@
 // worst
 //   case of the standard ones (so that the oldest of them always finishes), and beside the expected
 //   peak of them all.
+// Both: the prompts it has not prefilled yet fill about two steps, unless this one is short.
 // standard: the expected peak of all that runs and itself stays below the watermark, and its worst
 // case
 //   fits beside what is guaranteed.
@@ -82,6 +83,7 @@ uint64_t RouterImpl::StandardLimit(const Group& group) const {
 }
 
 bool RouterImpl::Fits(Group& group, const Request& request) const {
+  if (!PrefillRoom(group, request.prompt_tokens)) return false;
   RefreshForecast(group);
   uint64_t total = group.ledger->total();
   uint64_t guaranteed = group.ledger->guaranteed();
@@ -99,7 +101,7 @@ bool RouterImpl::Fits(Group& group, const Request& request) const {
 bool RouterImpl::TakesWork(const Group& group) const {
   bool fresh = now_ - group.last_report < config_.group_lease / 2;
   return group.live() && !group.drain_sent && fresh &&
-         group.breaker.Admits(now_, group.without_token);
+         group.breaker.Admits(now_, group.unanswered.requests);
 }
 
 uint64_t RouterImpl::ChunkOf(const Group& group) const {
@@ -117,7 +119,25 @@ Duration RouterImpl::PrefillTime(const Group& group, uint64_t tokens) const {
 uint64_t RouterImpl::PrefillBacklog(const Group& group) const {
   // Part of the first prompt is done already.
   uint64_t done = group.report.prefill_tokens - group.prefill_mark;
-  return group.prefill_waiting - std::min(done, group.prefill_waiting);
+  return group.unanswered.tokens - std::min(done, group.unanswered.tokens);
+}
+
+bool RouterImpl::PrefillRoom(Group& group, uint32_t prompt_tokens) const {
+  // Enough to keep the group busy until its next report; what waits, waits here, where it can still
+  // be ordered and dropped.
+  uint64_t chunk = ChunkOf(group);
+  if (PrefillBacklog(group) <= 2 * chunk) return true;
+  bool overtakes = prompt_tokens <= group.unanswered.short_prompt &&
+                   group.unanswered.short_tokens + prompt_tokens <= chunk;
+  group.prefill_full = group.prefill_full || !overtakes;
+  return overtakes;
+}
+
+Duration RouterImpl::FirstTokenTime(const Group& group, const Request& request) const {
+  uint64_t tokens = PrefillBacklog(group) + request.prompt_tokens;
+  // A long prompt leaves a part of each step to short ones that come after it.
+  if (tokens > ChunkOf(group)) tokens += tokens / (kShortPromptShare - 1);
+  return PrefillTime(group, tokens);
 }
 
 Group* RouterImpl::BestGroup(const Request& request) {
@@ -130,8 +150,8 @@ Group* RouterImpl::BestGroup(const Request& request) {
       Group& group = groups_.at(i);
       if (!TakesWork(group) || request.need > group.ledger->total()) continue;
       if (std::find(tried.begin(), tried.end(), &group) != tried.end()) continue;
-      Duration finish = PrefillTime(group, PrefillBacklog(group) + request.prompt_tokens) +
-                        group.steps.MeanStep(now_) * request.expected_tokens;
+      Duration finish =
+          FirstTokenTime(group, request) + group.steps.MeanStep(now_) * request.expected_tokens;
       uint64_t share = (group.ledger->worst_case() << 20) / group.ledger->total();
       std::pair score(finish, share);
       if (best == nullptr || score < best_score)

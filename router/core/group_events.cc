@@ -124,6 +124,7 @@ void RouterImpl::StartGroup(Group& group) {
   group.report = StepReport{};
   group.drift = 0;
   group.prefill_mark = 0;
+  group.unanswered.short_prompt = group.ranks[0].max_batch_tokens / kShortPromptShare;
   group.steps = StepModel();
   group.last_report = now_;
   SetGroupTimer(group, now_ + config_.group_lease);
@@ -239,8 +240,7 @@ void RouterImpl::EndStreams(Group& group, const std::string& reason) {
   group.report = StepReport{};
   group.drift = 0;
   group.forecast_old = true;
-  group.without_token = 0;
-  group.prefill_waiting = 0;
+  group.unanswered = Unanswered();
   drain_.taken = false;
 }
 

@@ -28,6 +28,25 @@ enum class GroupState : uint8_t {
   kLost,      // dead until another incarnation joins
 };
 
+// Prompts that a group was sent and that have no first token yet.
+struct Unanswered {
+  uint32_t short_prompt = 0;  // up to so many tokens a prompt is short; fixed at the group's start
+  uint32_t requests = 0;
+  uint64_t tokens = 0;        // of their prompts
+  uint64_t short_tokens = 0;  // of the short ones among them
+
+  void Add(uint32_t prompt_tokens) {
+    ++requests;
+    tokens += prompt_tokens;
+    if (prompt_tokens <= short_prompt) short_tokens += prompt_tokens;
+  }
+  void Remove(uint32_t prompt_tokens) {
+    --requests;
+    tokens -= prompt_tokens;
+    if (prompt_tokens <= short_prompt) short_tokens -= prompt_tokens;
+  }
+};
+
 // A group keeps its entry over incarnations, so that its size stays known while it restarts.
 struct Group {
   uint64_t number = 0;  // order of first appearance; never reused
@@ -60,8 +79,8 @@ struct Group {
   bool forecast_old = true;       // something changed since
   uint64_t largest_standard = 0;  // worst case of the largest of them, as of the forecast
   StepModel steps;
-  uint32_t without_token = 0;    // requests that run and have no token yet
-  uint64_t prefill_waiting = 0;  // prompt tokens of what runs and has no first token yet
+  Unanswered unanswered;
+  bool prefill_full = false;     // a request waits because of its prefill backlog
   bool first_token_now = false;  // in the report that is being read
   uint64_t prefill_mark = 0;     // report.prefill_tokens when the latest first token came
 
@@ -107,6 +126,9 @@ class GroupTable {
   IdMap<PeerId, Group*> by_peer_;
   uint64_t next_number_ = 1;
 };
+
+// A prompt of up to this part of a step's tokens is short: the worker lets it overtake long ones.
+inline constexpr uint32_t kShortPromptShare = 4;
 
 inline constexpr size_t kMaxGroups = 4096;
 // Refused or lost before they were complete: kept so that their other ranks hear why.

@@ -57,7 +57,10 @@ std::optional<Duration> RouterImpl::PredictWait(const Request& request) {
 
 Duration RouterImpl::OwnPrefill(const Request& request) {
   RefreshDrain();
-  return drain_.groups == 0 ? 0 : PrefillTime(*drain_.sample, request.prompt_tokens);
+  if (drain_.groups == 0) return 0;
+  uint64_t tokens = request.prompt_tokens;
+  if (tokens > ChunkOf(*drain_.sample)) tokens += tokens / (kShortPromptShare - 1);
+  return PrefillTime(*drain_.sample, tokens);
 }
 
 Refusal RouterImpl::CheckWait(const Request& request) {

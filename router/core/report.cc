@@ -238,8 +238,7 @@ Usage RouterImpl::UsageOf(const Request& request) const {
 void RouterImpl::GotToken(Group& group, Request& request) {
   request.got_token = true;
   group.breaker.FirstToken();
-  group.prefill_waiting -= request.prompt_tokens;
-  --group.without_token;
+  group.unanswered.Remove(request.prompt_tokens);
   group.first_token_now = true;
 }
 
@@ -256,6 +255,8 @@ void RouterImpl::Learn(Group& group, const StepReport& report) {
   // It was not trusted, and may be now.
   bool was_stale = now_ - group.last_report >= config_.group_lease / 2;
   dispatch_due_ = dispatch_due_ || was_stale || group.breaker.open();
+  if (group.prefill_full) dispatch_due_ = true;
+  group.prefill_full = false;
   uint64_t steps = report.step_id - before.step_id;
   bool grows = report.step_us >= before.step_us && report.prefill_tokens >= before.prefill_tokens;
   if (steps == 0 || !grows) return;

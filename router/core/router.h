@@ -51,7 +51,7 @@ struct RouterConfig {
   Duration queue_wait_max = 60 * kSecond;
   // A running standard request is taken to end at this quantile of the output lengths seen, given
   // what it has produced. 0: at once (optimistic), 100: at max_tokens.
-  uint32_t output_quantile_percent = 80;
+  uint32_t output_quantile_percent = 65;
   // Of a group's blocks, kept free of the predicted peak of standard requests.
   uint32_t watermark_percent = 3;
   std::vector<TenantConfig> tenants;  // a tenant that is not listed has the defaults

@@ -98,6 +98,9 @@ class RouterImpl {
   uint64_t ChunkOf(const Group& group) const;
   Duration PrefillTime(const Group& group, uint64_t tokens) const;
   uint64_t PrefillBacklog(const Group& group) const;  // tokens
+  bool PrefillRoom(Group& group, uint32_t prompt_tokens) const;
+  // From its dispatch to its first token.
+  Duration FirstTokenTime(const Group& group, const Request& request) const;
   // The group where the request fits and is expected to finish first; null: it fits nowhere now.
   Group* BestGroup(const Request& request);
 

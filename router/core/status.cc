@@ -109,8 +109,8 @@ void RouterImpl::AuditGroup(const Group& group) const {
   }
   uint64_t worst_case = 0;
   uint64_t guaranteed = 0;
-  uint32_t without_token = 0;
-  uint64_t prefill_waiting = 0;
+  Unanswered unanswered;
+  unanswered.short_prompt = group.unanswered.short_prompt;
   for (size_t i = 0; i < group.running.size(); ++i) {
     const Request& request = *group.running[i];
     KVERN_CHECK(request.phase == Phase::kRunning);
@@ -120,15 +120,15 @@ void RouterImpl::AuditGroup(const Group& group) const {
     worst_case += request.need;
     if (request.guaranteed()) guaranteed += request.need;
     if (!request.got_token) {
-      ++without_token;
-      prefill_waiting += request.prompt_tokens;
+      unanswered.Add(request.prompt_tokens);
     }
   }
   KVERN_CHECK_EQ(worst_case, group.ledger->worst_case()) << group.name;
   KVERN_CHECK_EQ(guaranteed, group.ledger->guaranteed()) << group.name;
   KVERN_CHECK_LE(guaranteed, group.ledger->total()) << group.name;
-  KVERN_CHECK_EQ(without_token, group.without_token) << group.name;
-  KVERN_CHECK_EQ(prefill_waiting, group.prefill_waiting) << group.name;
+  KVERN_CHECK_EQ(unanswered.requests, group.unanswered.requests) << group.name;
+  KVERN_CHECK_EQ(unanswered.tokens, group.unanswered.tokens) << group.name;
+  KVERN_CHECK_EQ(unanswered.short_tokens, group.unanswered.short_tokens) << group.name;
 }
 
 void RouterImpl::Audit() const {
