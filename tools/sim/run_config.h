@@ -31,7 +31,7 @@ struct RunConfig {
   int64_t batch_tokens = 1024;
   int64_t queue_entries = 1024;
   int64_t watermark_percent = 3;
-  int64_t quantile_percent = 80;
+  int64_t quantile_percent = 65;
   int64_t max_requests = INT64_MAX;
   bool check_repeat = false;
   bool json = false;
