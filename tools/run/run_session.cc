@@ -88,6 +88,7 @@ void RunSession::StartRouter() {
   config.eos_ids = model.eos_ids;
   config.default_max_tokens = options_.default_max_tokens;
   config.default_ttft_deadline = kNever;
+  config.queue_wait_max = kNever;
   config.queue_entries = kMaxOpen;
   config.queue_bytes = 2 * kMaxOpenBytes;
   config.client_lease = kNever;
