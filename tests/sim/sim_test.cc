@@ -118,6 +118,7 @@ TEST(Simulation, NothingWrongEverHappensAndEverythingGoodDoes) {
   EXPECT_GT(ended(ErrorCode::kDeadlineExceeded), 20u);
   EXPECT_GT(ended(ErrorCode::kCancelled), 20u);
   EXPECT_GT(ended(ErrorCode::kUnavailable), 20u);
+  EXPECT_GT(ended(ErrorCode::kQuotaExceeded), 5u);
   EXPECT_GT(ended(ErrorCode::kInvalidArgument), 5u);
   EXPECT_EQ(ended(ErrorCode::kInternal), 0u);
   for (size_t i = 0; i < kNumFaults; ++i) EXPECT_GT(total.faults[i], 5u) << kFaultNames[i];

@@ -85,6 +85,22 @@ void DrawService(Rng& rng, SimOptions& sim) {
   router.router_incarnation = 1;
 }
 
+// One tenant without a name and limits, one with a greater share and priorities, and one with each
+// kind of quota.
+void DrawTenants(Rng& rng, SimOptions& sim) {
+  TenantConfig favoured;
+  favoured.name = "favoured";
+  favoured.weight = static_cast<uint32_t>(rng.Between(2, 9));
+  favoured.priority_ceiling = static_cast<int32_t>(rng.Between(0, 7));
+  TenantConfig small;
+  small.name = "small";
+  small.max_blocks = rng.Below(sim.kv_blocks) + 1;
+  TenantConfig thrifty;
+  thrifty.name = "thrifty";
+  thrifty.block_seconds_per_minute = 1 + rng.Below(1000);
+  sim.router.tenants = {favoured, small, thrifty};
+}
+
 }  // namespace
 
 SwarmOptions DrawOptions(uint64_t seed) {
@@ -95,6 +111,7 @@ SwarmOptions DrawOptions(uint64_t seed) {
   SwarmOptions options;
   options.sim.seed = seed;
   DrawService(rng, options.sim);
+  if (rng.Chance(1, 2)) DrawTenants(rng, options.sim);
   options.clients = between(1, 8);
   options.sim.router.max_clients = options.clients + 2;
   options.mean_gap = rng.Between(3, 60) * kMillisecond;
@@ -114,10 +131,11 @@ std::string ToString(const SwarmOptions& o) {
       "seed=", s.seed, " groups=", s.groups, " ranks=", s.ranks, " kv_blocks=", s.kv_blocks,
       " batch_tokens=", s.batch_tokens, " clients=", o.clients,
       " mean_gap_ms=", o.mean_gap / kMillisecond, " max_prompt=", o.max_prompt,
-      " max_output=", o.max_output, " guaranteed_percent=", o.guaranteed_percent,
-      " queue_entries=", s.router.queue_entries, " queue_bytes=", s.router.queue_bytes,
-      " max_delay_ms=", s.max_delay / kMillisecond, " max_requests=", s.max_requests,
-      " faults=", ToString(s.faults), " bug=", static_cast<int>(o.bug));
+      " max_output=", o.max_output, " tenants=", s.router.tenants.size(),
+      " guaranteed_percent=", o.guaranteed_percent, " queue_entries=", s.router.queue_entries,
+      " queue_bytes=", s.router.queue_bytes, " max_delay_ms=", s.max_delay / kMillisecond,
+      " max_requests=", s.max_requests, " faults=", ToString(s.faults),
+      " bug=", static_cast<int>(o.bug));
 }
 
 }  // namespace kvern::sim

@@ -10,7 +10,15 @@ constexpr uint32_t kBurst = 8;
 }  // namespace
 
 SwarmWorkload::SwarmWorkload(const SwarmOptions& options)
-    : options_(options), rng_(Rng(options.sim.seed).Fork(2)), clients_(options.clients, 0) {}
+    : options_(options), rng_(Rng(options.sim.seed).Fork(2)) {
+  for (const TenantConfig& tenant : options.sim.router.tenants) {
+    tenants_.push_back(tenant.name);
+    ceilings_.push_back(tenant.priority_ceiling);
+  }
+  for (uint32_t i = 0; i < options.clients; ++i) {
+    clients_.push_back(i % static_cast<uint32_t>(tenants_.size()));
+  }
+}
 
 std::optional<Ask> SwarmWorkload::Next() {
   if (burst_ > 0) {
@@ -30,6 +38,7 @@ std::optional<Ask> SwarmWorkload::Next() {
   if (rng_.Chance(3, 4)) request.seed = rng_.Next();
   request.service_class = rng_.Chance(options_.guaranteed_percent, 100) ? ServiceClass::kGuaranteed
                                                                         : ServiceClass::kStandard;
+  request.priority = static_cast<int32_t>(rng_.Between(0, ceilings_[clients_[ask.client]]));
   if (rng_.Chance(1, 6)) request.sampling.logprobs = static_cast<uint32_t>(rng_.Below(4));
   if (rng_.Chance(1, 3)) {
     request.ttft_deadline_ms = static_cast<uint32_t>(rng_.Between(1, 2000));

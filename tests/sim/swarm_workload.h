@@ -28,6 +28,7 @@ class SwarmWorkload : public Workload {
   SwarmOptions options_;
   Rng rng_;
   std::vector<std::string> tenants_ = {""};
+  std::vector<int32_t> ceilings_ = {0};  // [tenants] of their priorities
   std::vector<uint32_t> clients_;
   Time now_ = 0;
   uint32_t burst_ = 0;  // requests to come at the same time

@@ -1,6 +1,7 @@
 #include "tools/sim/checker.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "cluster/base/check.h"
@@ -22,11 +23,24 @@ uint32_t PromptTokens(const GenerateRequest& request) {
 
 }  // namespace
 
-Checker::Checker(const SimOptions& options, Report violation)
+Checker::Checker(const SimOptions& options, const std::vector<std::string>& tenants,
+                 Report violation)
     : options_(options),
       violation_(std::move(violation)),
       silent_clients_(options.faults.AnyOf(
-          {Fault::kClientFrozen, Fault::kClientPartitioned, Fault::kClientLinkSlow})) {}
+          {Fault::kClientFrozen, Fault::kClientPartitioned, Fault::kClientLinkSlow})),
+      has_quota_(tenants.size()),
+      max_blocks_(tenants.size()),
+      running_blocks_(tenants.size()),
+      largest_of_turn_(tenants.size()) {
+  for (size_t i = 0; i < tenants.size(); ++i) {
+    for (const TenantConfig& config : options.router.tenants) {
+      if (config.name != tenants[i]) continue;
+      max_blocks_[i] = config.max_blocks;
+      has_quota_[i] = config.max_blocks > 0 || config.block_seconds_per_minute > 0;
+    }
+  }
+}
 
 uint64_t Checker::NeedOf(const Record& record) const {
   return BlocksNeeded(record.prompt_tokens, record.max_tokens, record.n, kBlockSize);
@@ -105,6 +119,11 @@ void Checker::Dispatched(Time now, const Dispatch& dispatch, uint64_t group_bloc
   if (record->dispatched && !record->repeated)
     Violate("S2", id, "dispatched twice without a new epoch");
   record->dispatched = true;
+  if (!record->client_lost && !std::exchange(record->holds_quota, true)) {
+    running_blocks_[record->tenant] += NeedOf(*record);
+    uint64_t& largest = largest_of_turn_[record->tenant];
+    largest = std::max(largest, NeedOf(*record));
+  }
   if (now >= record->arrived + record->ttft_deadline) {
     Violate("S7", id, "started after its deadline");
   }
@@ -113,6 +132,22 @@ void Checker::Dispatched(Time now, const Dispatch& dispatch, uint64_t group_bloc
       dispatch.sampling.max_tokens != record->max_tokens) {
     Violate("S1", id, "the dispatch is not what was asked for");
   }
+}
+
+void Checker::TurnOver() {
+  for (size_t tenant = 0; tenant < largest_of_turn_.size(); ++tenant) {
+    uint64_t largest = std::exchange(largest_of_turn_[tenant], 0);
+    uint64_t limit = max_blocks_[tenant];
+    // A tenant that is not at its limit may go beyond it with one request.
+    if (largest == 0 || limit == 0 || running_blocks_[tenant] - largest < limit) continue;
+    violation_(absl::StrCat("S6: a tenant runs ", running_blocks_[tenant],
+                            " blocks, the largest request has ", largest, ", allowed: ", limit));
+  }
+}
+
+void Checker::Ended(Record& record) {
+  if (!std::exchange(record.holds_quota, false)) return;
+  running_blocks_[record.tenant] -= NeedOf(record);
 }
 
 Record* Checker::FindFor(uint32_t client, const RequestId& id, const char* what) {
@@ -264,6 +299,9 @@ void Checker::ReadError(Time now, Record& record, const RequestError& error) {
   }
   if (error.code == ErrorCode::kDeadlineExceeded && record.dispatched && !record.has_deadline) {
     Violate("S7", error.request_id, "ended while running by a deadline that was met");
+  }
+  if (error.code == ErrorCode::kQuotaExceeded && !has_quota_[record.tenant]) {
+    Violate("S6", error.request_id, "quota_exceeded, but its tenant has none");
   }
   if (error.code == ErrorCode::kOverloaded && details.retry_after_ms.value_or(0) < 100) {
     Violate("S6", error.request_id, "overloaded without advice");

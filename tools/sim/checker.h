@@ -40,6 +40,7 @@ struct Record {
   bool reads_text = false;
   bool wants_logprobs = false;
   bool guaranteed = true;
+  bool holds_quota = false;  // dispatched, and the router has not said its end yet
   bool has_seed = false;
   bool has_deadline = false;
   bool bad = false;       // must be refused as invalid
@@ -69,7 +70,7 @@ struct Record {
 class Checker {
  public:
   using Report = std::function<void(const std::string&)>;
-  Checker(const SimOptions& options, Report violation);
+  Checker(const SimOptions& options, const std::vector<std::string>& tenants, Report violation);
 
   // ---- What the world did.
   // Gives the request its id. `client`: the index of who asks.
@@ -82,6 +83,10 @@ class Checker {
 
   // ---- What the router did.
   void Dispatched(Time now, const Dispatch& dispatch, uint64_t group_blocks);
+  // After all dispatches of one turn of the router; their order is not seen.
+  void TurnOver();
+  // The router says to a client, or its client is gone, so that nobody will say: it has ended.
+  void Ended(Record& record);
   // A client read this. Appends the requests that it ends to `ended`.
   void Read(Time now, uint32_t client, const RouterToClient& message,
             std::vector<RequestId>& ended);
@@ -116,6 +121,10 @@ class Checker {
   const bool silent_clients_;  // a client may be taken for lost
   std::deque<Record> records_;
   std::vector<RequestId> lost_;
+  std::vector<bool> has_quota_;            // [tenants]
+  std::vector<uint64_t> max_blocks_;       // [tenants] 0: no limit
+  std::vector<uint64_t> running_blocks_;   // [tenants] worst cases of those that hold their quota
+  std::vector<uint64_t> largest_of_turn_;  // [tenants] need of the largest dispatch
   uint64_t open_ = 0;
 };
 

@@ -182,7 +182,7 @@ void FaultInjector::SpoilLengths(Ask& ask) {
 }
 
 void FaultInjector::Break(GenerateRequest& request) {
-  switch (rng_->Below(5)) {
+  switch (rng_->Below(6)) {
     case 0:
       request.n = kMaxChoices + 1;
       break;
@@ -194,6 +194,9 @@ void FaultInjector::Break(GenerateRequest& request) {
       break;
     case 3:
       request.sampling.stop_token_ids = {world_->options().router.vocab_size};
+      break;
+    case 4:
+      request.priority = 8;
       break;
     default:
       request.max_tokens = 0;

@@ -19,20 +19,36 @@ void Simulation::Violate(const std::string& what) {
 }
 
 void Simulation::CheckCheaply(const RouterEffects& effects) {
+  for (const ToClient& to : effects.to_clients) NoteAnswer(to.message);
   for (const ToWorker& to : effects.to_workers) CheckCommands(to);
-  for (const ToClient& to : effects.to_clients) {
-    const auto* accepted = std::get_if<Accepted>(&to.message);
-    if (accepted != nullptr) waiting_.push_back(accepted->request_id);
-  }
+  checker_.TurnOver();
   CheckNotes(effects.notes);
   fairness_.Add(effects, checker_);
-  for (const RequestId& id : checker_.TakeLost()) fairness_.Leave(*checker_.Find(id));
+  for (const RequestId& id : checker_.TakeLost()) {
+    fairness_.Leave(*checker_.Find(id));
+    checker_.Ended(*checker_.Find(id));
+  }
   if (fairness_.gap() > fairness_bound_) {
     Violate(absl::StrCat("L5: the services of two tenants that wait drifted apart by ",
                          fairness_.gap(), " tokens, allowed: ", fairness_bound_));
     fairness_bound_ = UINT64_MAX;  // once is enough
   }
   if (router_.NextDeadline() <= now()) Violate("S7: a timer is due after Flush");
+}
+
+void Simulation::NoteAnswer(const RouterToClient& message) {
+  auto ended = [this](const RequestId& id) {
+    if (Record* record = checker_.Find(id)) checker_.Ended(*record);
+  };
+  if (const auto* accepted = std::get_if<Accepted>(&message)) {
+    waiting_.push_back(accepted->request_id);
+  } else if (const auto* error = std::get_if<RequestError>(&message)) {
+    if (!error->details.still_open) ended(error->request_id);
+  } else if (const auto* deltas = std::get_if<Deltas>(&message)) {
+    for (const Delta& delta : deltas->deltas) {
+      if (delta.usage) ended(delta.request_id);
+    }
+  }
 }
 
 void Simulation::CheckCommands(const ToWorker& to) {

@@ -32,7 +32,7 @@ Simulation::Simulation(const SimOptions& options, Workload& workload,
       workload_(workload),
       network_(options.min_delay, options.max_delay, Rng(options.seed).Fork(4)),
       faults_(this, this, Rng(options.seed).Fork(3)),
-      checker_(options, [this](const std::string& what) { Violate(what); }),
+      checker_(options, workload.tenants(), [this](const std::string& what) { Violate(what); }),
       fairness_(WeightsOf(options, workload)),
       router_(options.router, options.seed, filters) {
   for (uint32_t i = 0; i < options.groups; ++i) {

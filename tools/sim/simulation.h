@@ -112,6 +112,7 @@ class Simulation : public World, private FaultTargets {
 
   // ---- invariants.cc: what must hold
   void CheckCheaply(const RouterEffects& effects);
+  void NoteAnswer(const RouterToClient& message);
   void CheckCommands(const ToWorker& to);
   void CheckNotes(const std::vector<Note>& notes);
   void CheckFully();

@@ -138,7 +138,7 @@ TEST(SizedWorkload, SharesPrefixesAndDeclaresAtRandom) {
 
 class Fairness : public ::testing::Test {
  protected:
-  Fairness() : checker_(options_, [](const std::string&) {}) {}
+  Fairness() : checker_(options_, {"a", "b"}, [](const std::string&) {}) {}
 
   RequestId Wait(uint32_t tenant) {
     Ask ask;
