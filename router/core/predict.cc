@@ -31,9 +31,10 @@ void RouterImpl::RefreshDrain() {
     for (Request* request : group.running) {
       Foresee(*request);
       uint64_t produced = std::min(request->Produced(), request->expected_tokens);
-      auto steps = static_cast<Duration>(request->expected_tokens - produced);
+      auto steps = static_cast<Duration>(request->expected_tokens);
+      auto rest = steps - static_cast<Duration>(produced);
       uint64_t blocks = request->guaranteed() ? request->need : ExpectedFinalBlocks(*request);
-      drain_.curve.Add(request->answered ? 0 : steps * step, blocks);
+      drain_.curve.Add(request->answered ? 0 : rest * step, steps * step, blocks);
     }
   }
   if (drain_.groups > 0) drain_.prefill_backlog = backlog / static_cast<Duration>(drain_.groups);

@@ -20,10 +20,12 @@ Duration ReleaseCurve::UpperEdge(size_t bucket) {
   return static_cast<Duration>((4 + bucket % 4 + 1) << (octave - 2)) * kMillisecond;
 }
 
-void ReleaseCurve::Add(Duration delay, uint64_t blocks) {
+void ReleaseCurve::Add(Duration delay, Duration whole, uint64_t blocks) {
   blocks_[BucketOf(delay)] += blocks;
   total_ += blocks;
   block_us_ += static_cast<unsigned __int128>(blocks) * static_cast<uint64_t>(delay / kMicrosecond);
+  rate_ += blocks * static_cast<uint64_t>(kRateSpan / kMicrosecond) /
+           static_cast<uint64_t>(std::max(whole, kMicrosecond) / kMicrosecond);
 }
 
 Duration ReleaseCurve::Until(uint64_t blocks) const {
@@ -32,7 +34,12 @@ Duration ReleaseCurve::Until(uint64_t blocks) const {
   // What runs is, in the mean, half way through: all of its blocks turn over in twice the mean
   // rest.
   unsigned __int128 turnover_ns = block_us_ * 2 * kMicrosecond / total_;
-  auto at_rate = static_cast<Duration>(turnover_ns * blocks / total_);
+  unsigned __int128 by_rest = turnover_ns * blocks / total_;
+  // But what began together ends together, and just before that the rests say that nobody waits.
+  // Over a whole turn each gives its blocks back once in the time for which it holds them.
+  unsigned __int128 by_whole = static_cast<unsigned __int128>(blocks) *
+                               static_cast<uint64_t>(kRateSpan) / std::max<uint64_t>(rate_, 1);
+  auto at_rate = static_cast<Duration>(std::max(by_rest, by_whole));
   uint64_t freed = 0;
   for (size_t bucket = 0; bucket < kBuckets; ++bucket) {
     freed += blocks_[bucket];

@@ -12,8 +12,8 @@ namespace kvern::router {
 class ReleaseCurve {
  public:
   void Clear();
-  // `blocks` come free after `delay`.
-  void Add(Duration delay, uint64_t blocks);
+  // `blocks` come free after `delay`, of the `whole` time for which they are held.
+  void Add(Duration delay, Duration whole, uint64_t blocks);
 
   // The time until `blocks` have come free, those of later requests included: beyond what runs now,
   // the rate at which it ends goes on. kTimeMax: nothing runs.
@@ -22,12 +22,14 @@ class ReleaseCurve {
  private:
   // Four buckets per doubling, from a millisecond up.
   static constexpr size_t kBuckets = 4 * 24;
+  static constexpr Duration kRateSpan = 1000 * kSecond;
   static size_t BucketOf(Duration delay);
   static Duration UpperEdge(size_t bucket);
 
   std::array<uint64_t, kBuckets> blocks_{};
   uint64_t total_ = 0;
   unsigned __int128 block_us_ = 0;  // sum of blocks * delay
+  uint64_t rate_ = 0;               // blocks per kRateSpan that come free in the long run
 };
 
 }  // namespace kvern::router

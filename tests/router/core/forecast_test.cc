@@ -152,12 +152,22 @@ TEST(ReleaseCurve, FollowsTheEndsAndThenTheRate) {
   ReleaseCurve curve;
   EXPECT_EQ(curve.Until(0), 0);
   EXPECT_EQ(curve.Until(1), kTimeMax);
-  for (int i = 1; i <= 100; ++i) curve.Add(i * 100 * kMillisecond, 10);  // 10 s, 1000 blocks
+  // 1000 blocks, each held for 10 s.
+  for (int i = 1; i <= 100; ++i) curve.Add(i * 100 * kMillisecond, 10 * kSecond, 10);
   EXPECT_NEAR(static_cast<double>(curve.Until(500)), 5e9, 1e9);
   EXPECT_NEAR(static_cast<double>(curve.Until(1000)), 10e9, 1.5e9);
   EXPECT_NEAR(static_cast<double>(curve.Until(3000)), 30e9, 3e9);
   for (uint64_t blocks = 1; blocks < 4000; ++blocks) {
     ASSERT_LE(curve.Until(blocks), curve.Until(blocks + 1)) << blocks;
+  }
+}
+
+TEST(ReleaseCurve, KnowsTheRateWhenAllEndTogether) {
+  for (Duration rest : {kMillisecond, 5 * kSecond, 10 * kSecond}) {
+    ReleaseCurve curve;
+    for (int i = 0; i < 100; ++i) curve.Add(rest, 10 * kSecond, 10);
+    EXPECT_GE(curve.Until(3000), 27 * kSecond) << rest;
+    EXPECT_LE(curve.Until(3000), 66 * kSecond) << rest;
   }
 }
 
