@@ -16,42 +16,13 @@
 #include "cluster/net/poller.h"
 #include "router/io/router_loop.h"
 #include "schemas/codec.h"
+#include "tests/bench/dealer.h"
 
 namespace kvern {
 namespace {
 
 constexpr char kAny[] = "tcp://127.0.0.1:0";
 constexpr uint32_t kBlocks = 1u << 20;
-
-SocketOptions Limits() {
-  SocketOptions options;
-  options.max_message_bytes = 64 << 20;
-  options.send_queue = options.receive_queue = 1 << 16;
-  return options;
-}
-
-// A dealer with its own context and a poller.
-struct Dealer {
-  explicit Dealer(const std::string& endpoint)
-      : context(std::move(NetContext::Create().value())),
-        socket(DealerSocket::Connect(*context, endpoint, Limits()).value()) {
-    poller.Add(socket);
-  }
-  void Send(std::string body) { KVERN_CHECK(socket.Send(body).value() == SendResult::kSent); }
-  // Waits at most `timeout`; false: nothing came.
-  bool Receive(Frame* frame, Duration timeout = kTimeMax) {
-    while (socket.Receive(frame).value() == ReceiveResult::kNothing) {
-      if (timeout == 0) return false;
-      KVERN_CHECK(poller.Wait(timeout).ok());
-      if (timeout != kTimeMax) timeout = 0;
-    }
-    return true;
-  }
-
-  std::unique_ptr<NetContext> context;
-  DealerSocket socket;
-  Poller poller;
-};
 
 // ---- The router and its worker.
 
@@ -157,8 +128,8 @@ class BrokerUnderTest {
  public:
   BrokerUnderTest()
       : context_(std::move(NetContext::Create().value())),
-        front_(RouterSocket::Bind(*context_, kAny, Limits()).value()),
-        back_(RouterSocket::Bind(*context_, kAny, Limits()).value()) {
+        front_(RouterSocket::Bind(*context_, kAny, BenchSocketLimits()).value()),
+        back_(RouterSocket::Bind(*context_, kAny, BenchSocketLimits()).value()) {
     GenerateRequest request;
     request.request_id = {1, 1};
     request.prompt_token_ids.emplace(16, 5u);
