@@ -33,7 +33,7 @@ void Simulation::CheckCheaply(const RouterEffects& effects) {
                          fairness_.gap(), " tokens, allowed: ", fairness_bound_));
     fairness_bound_ = UINT64_MAX;  // once is enough
   }
-  if (router_.NextDeadline() <= now()) Violate("S7: a timer is due after Flush");
+  if (front_end_->NextDeadline() <= now()) Violate("S7: a timer is due after Flush");
 }
 
 void Simulation::NoteAnswer(const RouterToClient& message) {
@@ -102,7 +102,7 @@ uint64_t Simulation::FairnessBound() const {
 }
 
 RouterStatus Simulation::TakeStatus() {
-  RouterStatus status = router_.Status(now());
+  RouterStatus status = front_end_->Status(now());
   // A cancel reaches the worker between two steps, and its report the router: nothing else may
   // hold the blocks, unless the group sleeps.
   Duration step = 0;
@@ -119,7 +119,7 @@ void Simulation::CheckFully() {
   // A check looks at all groups; each still gets its share of events between two of them.
   uint64_t every = options_.full_check_every;
   next_full_check_ = queue_.executed() + std::max<uint64_t>(every, every / 10 * groups_.size());
-  router_.Audit();
+  front_end_->Audit();
   for (const auto& group : groups_) group->Audit();  // S4
   RouterStatus status = TakeStatus();
   if (status.queue_entries > options_.router.queue_entries ||
@@ -154,7 +154,7 @@ void Simulation::CheckWaiting() {
     if (record.dispatched || record.over) return true;
     uint64_t need = checker_.NeedOf(record);
     if (largest == 0 || need <= largest) return false;
-    absl::StatusOr<RequestStatus> found = router_.Find(id);
+    absl::StatusOr<RequestStatus> found = front_end_->Find(id);
     if (!found.ok() || found->state != "queued") return true;  // the answer is under way
     Violate(absl::StrCat("S8: a request that needs ", need, " blocks waits, the largest group has ",
                          largest));

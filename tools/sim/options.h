@@ -15,10 +15,6 @@
 
 namespace kvern::sim {
 
-// How requests are admitted; see docs/promises.md.
-enum class Policy : uint8_t { kKvern, kReserveMax, kOptimistic, kFifo };
-inline constexpr const char* kPolicyNames[] = {"kvern", "reserve-max", "optimistic", "fifo"};
-
 // A good request has its first token within `ttft` of being asked for, and takes at most `tpot` for
 // each further one.
 struct Slo {
@@ -45,7 +41,8 @@ struct SimOptions {
   ModelCost model_cost;
   DeviceCost device_cost;
   RouterConfig router;
-  bool has_text = false;  // prompts may be text; one letter is a token
+  bool least_requests = false;  // LeastRequests stands in for the router
+  bool has_text = false;        // prompts may be text; one letter is a token
 
   // ---- the network
   Duration min_delay = 20 * kMicrosecond;  // of one message

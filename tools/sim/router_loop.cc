@@ -45,16 +45,17 @@ void Simulation::Turn() {
       const auto* request = std::get_if<GenerateRequest>(&said->message);
       if (request != nullptr) checker_.Arrived(now(), request->request_id);
     }
-    router_.Step(now(), std::move(event), effects_);
+    front_end_->Step(now(), std::move(event), effects_);
   }
-  router_.Flush(now(), effects_);
+  front_end_->Flush(now(), effects_);
   digest_.Add(static_cast<uint64_t>(now()));
   digest_.Add(effects_);
   if (tamper_) tamper_(now(), effects_);
   CheckCheaply(effects_);
   Emit(effects_);
   wake_at_ = kTimeMax;
-  if (router_.NextDeadline() != kTimeMax) WakeRouter(std::max(now() + 1, router_.NextDeadline()));
+  if (front_end_->NextDeadline() != kTimeMax)
+    WakeRouter(std::max(now() + 1, front_end_->NextDeadline()));
   if (options_.always_waiting > 0) KeepWaiting();
 }
 

@@ -42,10 +42,15 @@ absl::Status ApplyPolicy(const RunConfig& config, RunPlan& plan) {
   }
   router.output_quantile_percent = 0;
   if (config.policy == "optimistic") return absl::OkStatus();
-  if (config.policy != "fifo") {
+  bool least_requests = config.policy == "least-requests";
+  if (!least_requests && config.policy != "fifo") {
     return InvalidArgument("--policy: '", config.policy,
-                           "', allowed: kvern, reserve-max, optimistic, fifo");
+                           "', allowed: kvern, reserve-max, optimistic, fifo, least-requests");
   }
+  if (least_requests && config.faults != "none") {
+    return InvalidArgument("--faults: '", config.faults, "', allowed with least-requests: none");
+  }
+  plan.options.least_requests = least_requests;
   plan.workload.ttft_deadline_ms.reset();
   plan.options.cancel_at_end = true;
   router.default_ttft_deadline = kFar;
@@ -147,6 +152,7 @@ absl::StatusOr<RunPlan> MakeCapacityPlan(const RunConfig& config,
   plan.options.groups = 1;
   plan.options.always_waiting = kCapacityWaiting;
   plan.options.cancel_at_end = true;
+  plan.options.least_requests = false;
   plan.options.faults = FaultLevels();
   RouterConfig& router = plan.options.router;
   router.default_ttft_deadline = kFar;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "tools/sim/least_requests.h"
 
 namespace kvern::sim {
 namespace {
@@ -12,6 +13,11 @@ constexpr size_t kMaxViolations = 5;
 constexpr Duration kSampleEvery = kSecond;
 // Long enough for a drain, and for every lease and restart, once the load has stopped.
 constexpr Duration kDrain = 60 * kSecond;
+
+std::unique_ptr<FrontEnd> NewFrontEnd(const SimOptions& options, const TextFilterFactory* filters) {
+  if (options.least_requests) return std::make_unique<LeastRequests>(options.router);
+  return std::make_unique<RealFrontEnd>(options.router, options.seed, filters);
+}
 
 std::vector<uint32_t> WeightsOf(const SimOptions& options, const Workload& workload) {
   std::vector<uint32_t> weights;
@@ -34,7 +40,7 @@ Simulation::Simulation(const SimOptions& options, Workload& workload,
       faults_(this, this, Rng(options.seed).Fork(3)),
       checker_(options, workload.tenants(), [this](const std::string& what) { Violate(what); }),
       fairness_(WeightsOf(options, workload)),
-      router_(options.router, options.seed, filters) {
+      front_end_(NewFrontEnd(options, filters)) {
   for (uint32_t i = 0; i < options.groups; ++i) {
     groups_.push_back(std::make_unique<SimGroup>(this, i, HashCounter(options.seed, 5, i)));
     group_by_name_[groups_.back()->name()] = i;
@@ -211,7 +217,7 @@ void Simulation::FinishLiveness() {
   WakeRouter(now() + 1);
   RunUntil(now() + kDrain);
   bool left = std::all_of(groups_.begin(), groups_.end(), [](auto& g) { return g->left(); });
-  if (!left || !router_.Drained()) Violate("L1: the drain does not end");
+  if (!left || !front_end_->Drained()) Violate("L1: the drain does not end");
 }
 
 }  // namespace kvern::sim

@@ -18,6 +18,7 @@
 #include "tools/sim/event_queue.h"
 #include "tools/sim/fairness.h"
 #include "tools/sim/fault_injector.h"
+#include "tools/sim/front_end.h"
 #include "tools/sim/group.h"
 #include "tools/sim/network.h"
 #include "tools/sim/options.h"
@@ -132,7 +133,7 @@ class Simulation : public World, private FaultTargets {
   Digest digest_;
   Checker checker_;
   FairnessMeter fairness_;
-  Router router_;
+  std::unique_ptr<FrontEnd> front_end_;
   RouterEffects effects_;
   std::function<void(Time, RouterEffects&)> tamper_;
 

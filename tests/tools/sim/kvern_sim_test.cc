@@ -140,6 +140,17 @@ TEST_F(KvernSim, Workloads) {
   }
 }
 
+TEST_F(KvernSim, Policies) {
+  for (const char* policy : {"kvern", "reserve-max", "optimistic", "fifo", "least-requests"}) {
+    Outcome outcome = Run(Trace() + " --load 3 --groups 2 --duration 30 --json --policy " + policy);
+    ASSERT_EQ(outcome.exit_code, 0) << policy << outcome.errors << outcome.output;
+    nlohmann::json json = outcome.Json();
+    EXPECT_NEAR(json["offered_rps"].get<double>(), 3 * json["capacity_rps"].get<double>(),
+                0.1 * json["offered_rps"].get<double>());
+    EXPECT_GT(json["completed"].get<int>(), 20) << policy;
+  }
+}
+
 TEST_F(KvernSim, TenantsShareTheLoad) {
   Outcome outcome = Run("--workload poisson --rate 10 --shares 8,1,1" + std::string(kShort));
   ASSERT_EQ(outcome.exit_code, 0) << outcome.errors;

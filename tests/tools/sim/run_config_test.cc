@@ -83,6 +83,13 @@ TEST(RunConfig, Policies) {
   EXPECT_FALSE(fifo.workload.ttft_deadline_ms.has_value());
   EXPECT_GT(fifo.options.router.default_ttft_deadline, 1000 * kSecond);
   EXPECT_GT(fifo.options.router.queue_entries, 1'000'000u);
+  EXPECT_FALSE(fifo.options.least_requests);
+  config.policy = "least-requests";
+  EXPECT_TRUE(MakePlan(config, 1, nullptr)->options.least_requests);
+  EXPECT_FALSE(MakeCapacityPlan(config, nullptr)->options.least_requests);
+  config.faults = "all";
+  EXPECT_THAT(ErrorOf(MakePlan(config, 1, nullptr)),
+              HasSubstr("allowed with least-requests: none"));
 }
 
 }  // namespace

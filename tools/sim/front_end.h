@@ -1,0 +1,41 @@
+// Who stands between clients and groups: the real Router, or a stand-in to compare it with.
+#pragma once
+
+#include <memory>
+
+#include "router/core/router.h"
+
+namespace kvern::sim {
+
+// The calls of Router that the simulation makes, with its contracts.
+class FrontEnd {
+ public:
+  virtual ~FrontEnd() = default;
+  virtual void Step(Time now, RouterEvent event, RouterEffects& effects) = 0;
+  virtual void Flush(Time now, RouterEffects& effects) = 0;
+  virtual Time NextDeadline() const = 0;
+  virtual bool Drained() const = 0;
+  virtual RouterStatus Status(Time now) = 0;
+  virtual absl::StatusOr<RequestStatus> Find(const RequestId& id) = 0;
+  virtual void Audit() const = 0;
+};
+
+class RealFrontEnd : public FrontEnd {
+ public:
+  RealFrontEnd(const RouterConfig& config, uint64_t seed, const TextFilterFactory* text)
+      : router_(config, seed, text) {}
+  void Step(Time now, RouterEvent event, RouterEffects& effects) override {
+    router_.Step(now, std::move(event), effects);
+  }
+  void Flush(Time now, RouterEffects& effects) override { router_.Flush(now, effects); }
+  Time NextDeadline() const override { return router_.NextDeadline(); }
+  bool Drained() const override { return router_.Drained(); }
+  RouterStatus Status(Time now) override { return router_.Status(now); }
+  absl::StatusOr<RequestStatus> Find(const RequestId& id) override { return router_.Find(id); }
+  void Audit() const override { router_.Audit(); }
+
+ private:
+  Router router_;
+};
+
+}  // namespace kvern::sim
