@@ -35,6 +35,9 @@ struct Settings {
   int64_t queue_seconds = 60;
   Duration default_ttft_deadline = 10 * kSecond;
   std::string tenants;
+  int64_t stream_window = 1024;
+  Duration slow_reader_timeout = 30 * kSecond;
+  uint64_t client_buffer = 16ull << 20;
   int64_t expect_groups = 1;
   int64_t ready_fd = 0;  // -1: none
   std::string ready_file;
@@ -65,6 +68,12 @@ Settings ParseCommandLine(int argc, char** argv) {
                  &settings.tenants);
   options.Time("default-ttft-deadline", "longest wait for a first token (default 10s)",
                &settings.default_ttft_deadline);
+  options.Count("stream-window", "N", "tokens sent ahead of a stream's reader",
+                &settings.stream_window, 16, kMaxSeqLen);
+  options.Time("slow-reader-timeout", "paused streams end if nothing is read (default 30s)",
+               &settings.slow_reader_timeout);
+  options.Size("client-buffer", "most bytes kept for a client's paused streams (default 16MiB)",
+               &settings.client_buffer);
   options.String("chat-template", "NAME", "built-in template instead of the model's",
                  &settings.model.chat_template);
   options.Count("expect-groups", "N", "ready when so many groups are live", &settings.expect_groups,
@@ -114,6 +123,9 @@ RouterConfig ConfigOf(const Settings& settings, const ServedModel& model) {
   config.queue_entries = static_cast<uint32_t>(settings.queue_entries);
   config.queue_bytes = settings.queue_bytes;
   config.queue_wait_max = settings.queue_seconds * kSecond;
+  config.stream_window = static_cast<uint32_t>(settings.stream_window);
+  config.slow_reader_timeout = settings.slow_reader_timeout;
+  config.client_buffer_bytes = settings.client_buffer;
   config.router_incarnation = DrawRandom();
   return config;
 }

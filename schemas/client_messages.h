@@ -24,6 +24,7 @@ inline constexpr size_t kMaxLogitBias = 300;
 inline constexpr uint32_t kMaxChoices = 8;
 inline constexpr uint32_t kMaxLogprobs = 20;
 inline constexpr size_t kMaxNameBytes = 256;
+inline constexpr size_t kMaxConsumedStreams = 4096;  // of one Consumed
 inline constexpr float kMaxTemperature = 100;
 inline constexpr float kMaxRepetitionPenalty = 100;
 inline constexpr float kMaxAbsPenalty = 2;  // presence and frequency
@@ -82,6 +83,7 @@ struct Hello {
   Incarnation client_incarnation = 0;
   std::string tenant;  // empty: the default tenant
   std::string client_name;
+  bool gives_credit = false;  // it will say Consumed, so its streams may be paused
   friend bool operator==(const Hello&, const Hello&) = default;
 };
 struct CancelRequest {
@@ -94,7 +96,20 @@ struct KeepAlive {
 struct CapacityQuery {
   friend bool operator==(const CapacityQuery&, const CapacityQuery&) = default;
 };
-using ClientMessage = std::variant<Hello, GenerateRequest, CancelRequest, KeepAlive, CapacityQuery>;
+// How much its readers have taken of each stream so far: tokens of all choices together. Gives the
+// router credit to send more. Ids of streams that are over are ignored, like numbers that went
+// back.
+struct StreamConsumed {
+  RequestId request_id;
+  uint64_t tokens = 0;
+  friend bool operator==(const StreamConsumed&, const StreamConsumed&) = default;
+};
+struct Consumed {
+  std::vector<StreamConsumed> streams;
+  friend bool operator==(const Consumed&, const Consumed&) = default;
+};
+using ClientMessage =
+    std::variant<Hello, GenerateRequest, CancelRequest, KeepAlive, CapacityQuery, Consumed>;
 
 // ---- router -> client
 struct TokenLogprob {
@@ -141,6 +156,7 @@ struct ErrorDetails {
   // The client sent the id of a request that it has open: this refuses the second one, the first
   // goes on.
   bool still_open = false;
+  std::optional<uint32_t> credit;                // as in Accepted; with retry_after_ms
   friend bool operator==(const ErrorDetails&, const ErrorDetails&) = default;
 };
 
@@ -150,12 +166,16 @@ struct Welcome {
   bool has_tokenizer = false;
   uint32_t max_seq_len = 0;
   uint32_t keep_alive_ms = 1000;  // a client with open requests speaks at least this often
+  // Tokens of a stream sent and not yet consumed, beyond which it is paused; 0: without limit.
+  uint32_t stream_window = 0;
   friend bool operator==(const Welcome&, const Welcome&) = default;
 };
 struct Accepted {
   RequestId request_id;
   uint64_t seed = 0;
   uint32_t prompt_tokens = 0;
+  // How many further requests of this tenant the router would line up now; absent: not said.
+  std::optional<uint32_t> credit;
   friend bool operator==(const Accepted&, const Accepted&) = default;
 };
 // All tokens that one router turn has for this client.
@@ -172,6 +192,7 @@ struct RequestError {
   friend bool operator==(const RequestError&, const RequestError&) = default;
 };
 struct KeepAliveReply {
+  std::optional<uint32_t> credit;  // as in Accepted
   friend bool operator==(const KeepAliveReply&, const KeepAliveReply&) = default;
 };
 

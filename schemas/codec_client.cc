@@ -17,7 +17,8 @@ using Body = flatbuffers::Offset<void>;
 Body Put(Builder& builder, const Hello& hello) {
   auto tenant = PutText(builder, hello.tenant);
   auto name = PutText(builder, hello.client_name);
-  return wire::CreateHello(builder, hello.client_incarnation, tenant, name).Union();
+  return wire::CreateHello(builder, hello.client_incarnation, tenant, name, hello.gives_credit)
+      .Union();
 }
 
 flatbuffers::Offset<flatbuffers::Vector<flatbuffers::Offset<wire::ChatMessage>>> PutMessages(
@@ -75,12 +76,34 @@ Body Put(Builder& builder, const CapacityQuery&) {
   return wire::CreateCapacityQuery(builder).Union();
 }
 
+Body Put(Builder& builder, const Consumed& consumed) {
+  auto streams =
+      PutStructs<wire::StreamConsumed>(builder, consumed.streams, [](const StreamConsumed& stream) {
+        return wire::StreamConsumed(ToWire(stream.request_id), stream.tokens);
+      });
+  return wire::CreateConsumed(builder, streams).Union();
+}
+
 Hello Read(const wire::Hello& wire, Checks& checks) {
   Hello hello;
   hello.client_incarnation = wire.client_incarnation();
   hello.tenant = checks.Text("tenant", wire.tenant(), kMaxNameBytes);
   hello.client_name = checks.Text("client_name", wire.client_name(), kMaxNameBytes);
+  hello.gives_credit = wire.gives_credit();
   return hello;
+}
+
+Consumed Read(const wire::Consumed& wire, Checks& checks) {
+  Consumed consumed;
+  if (wire.streams() == nullptr ||
+      !checks.Structs("streams", *wire.streams(), kMaxConsumedStreams)) {
+    return consumed;
+  }
+  consumed.streams.reserve(wire.streams()->size());
+  for (const wire::StreamConsumed* stream : *wire.streams()) {
+    consumed.streams.push_back({FromWire(&stream->request_id()), stream->tokens()});
+  }
+  return consumed;
 }
 
 std::vector<ChatMessage> ReadMessages(
@@ -128,11 +151,6 @@ void ReadStop(const wire::GenerateRequest& wire, GenerateRequest& request, Check
     if (stop.empty()) checks.OutOfRange({"stop", i}, "is empty", "1 to 256 bytes");
     request.stop.push_back(std::move(stop));
   }
-}
-
-template <typename T>
-std::optional<T> ToStd(const flatbuffers::Optional<T>& value) {
-  return value.has_value() ? std::optional<T>(*value) : std::nullopt;
 }
 
 GenerateRequest Read(const wire::GenerateRequest& wire, Checks& checks) {
@@ -184,6 +202,9 @@ bool ReadBody(const wire::ClientToRouter& root, Checks& checks, Decoded<ClientMe
       return true;
     case wire::ClientBody::CapacityQuery:
       result.message = CapacityQuery{};
+      return true;
+    case wire::ClientBody::Consumed:
+      result.message = Read(*root.body_as_Consumed(), checks);
       return true;
     case wire::ClientBody::NONE:
       break;

@@ -233,6 +233,11 @@ flatbuffers::Offset<flatbuffers::Vector<const To*>> PutStructs(
   return builder.CreateVectorOfStructs<To>(list.size(), fill, &list);
 }
 
+template <typename T>
+std::optional<T> ToStd(const flatbuffers::Optional<T>& value) {
+  return value.has_value() ? std::optional<T>(*value) : std::nullopt;
+}
+
 flatbuffers::Offset<wire::SamplingParams> PutSampling(flatbuffers::FlatBufferBuilder& builder,
                                                       const SamplingParams& sampling);
 SamplingParams ReadSampling(const wire::SamplingParams* sampling, Checks& checks);

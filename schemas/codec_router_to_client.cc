@@ -21,13 +21,18 @@ using Body = flatbuffers::Offset<void>;
 Body Put(Builder& builder, const Welcome& welcome) {
   auto model = PutText(builder, welcome.model);
   return wire::CreateWelcome(builder, welcome.router_incarnation, model, welcome.has_tokenizer,
-                             welcome.max_seq_len, welcome.keep_alive_ms)
+                             welcome.max_seq_len, welcome.keep_alive_ms, welcome.stream_window)
       .Union();
 }
 
 Body Put(Builder& builder, const Accepted& accepted) {
   wire::RequestId id = ToWire(accepted.request_id);
-  return wire::CreateAccepted(builder, &id, accepted.seed, accepted.prompt_tokens).Union();
+  wire::AcceptedBuilder table(builder);
+  table.add_seed(accepted.seed);
+  table.add_request_id(&id);
+  table.add_prompt_tokens(accepted.prompt_tokens);
+  if (accepted.credit) table.add_credit(*accepted.credit);
+  return table.Finish().Union();
 }
 
 flatbuffers::Offset<wire::Usage> PutUsage(Builder& builder, const Usage& usage) {
@@ -80,6 +85,7 @@ Body Put(Builder& builder, const RequestError& error) {
   if (from.available_blocks) details.add_available_blocks(*from.available_blocks);
   if (from.largest_total_tokens) details.add_largest_total_tokens(*from.largest_total_tokens);
   details.add_still_open(from.still_open);
+  if (from.credit) details.add_credit(*from.credit);
   auto details_offset = details.Finish();
   wire::RequestId id = ToWire(error.request_id);
   return wire::CreateRequestError(builder, &id, static_cast<wire::ErrorCode>(error.code), message,
@@ -87,8 +93,10 @@ Body Put(Builder& builder, const RequestError& error) {
       .Union();
 }
 
-Body Put(Builder& builder, const KeepAliveReply&) {
-  return wire::CreateKeepAliveReply(builder).Union();
+Body Put(Builder& builder, const KeepAliveReply& reply) {
+  wire::KeepAliveReplyBuilder table(builder);
+  if (reply.credit) table.add_credit(*reply.credit);
+  return table.Finish().Union();
 }
 
 Body Put(Builder& builder, const CapacityReply& reply) {
@@ -114,6 +122,7 @@ Welcome Read(const wire::Welcome& wire, Checks& checks) {
   welcome.has_tokenizer = wire.has_tokenizer();
   welcome.max_seq_len = wire.max_seq_len();
   welcome.keep_alive_ms = checks.Within<uint32_t>("keep_alive_ms", wire.keep_alive_ms(), 1, 600000);
+  welcome.stream_window = wire.stream_window();
   return welcome;
 }
 
@@ -176,6 +185,11 @@ RequestError Read(const wire::RequestError& wire, Checks& checks) {
   copy(details->available_blocks(), &error.details.available_blocks);
   copy(details->largest_total_tokens(), &error.details.largest_total_tokens);
   error.details.still_open = details->still_open();
+  error.details.retry_after_ms = ToStd(details->retry_after_ms());
+  error.details.needed_blocks = ToStd(details->needed_blocks());
+  error.details.available_blocks = ToStd(details->available_blocks());
+  error.details.largest_total_tokens = ToStd(details->largest_total_tokens());
+  error.details.credit = ToStd(details->credit());
   return error;
 }
 
@@ -214,8 +228,8 @@ bool ReadBody(const wire::RouterToClient& root, Checks& checks, Decoded<RouterTo
       return true;
     case wire::RouterToClientBody::Accepted: {
       const wire::Accepted& accepted = *root.body_as_Accepted();
-      result.message =
-          Accepted{FromWire(accepted.request_id()), accepted.seed(), accepted.prompt_tokens()};
+      result.message = Accepted{FromWire(accepted.request_id()), accepted.seed(),
+                                accepted.prompt_tokens(), ToStd(accepted.credit())};
       return true;
     }
     case wire::RouterToClientBody::Deltas:
@@ -225,7 +239,7 @@ bool ReadBody(const wire::RouterToClient& root, Checks& checks, Decoded<RouterTo
       result.message = Read(*root.body_as_RequestError(), checks);
       return true;
     case wire::RouterToClientBody::KeepAliveReply:
-      result.message = KeepAliveReply{};
+      result.message = KeepAliveReply{ToStd(root.body_as_KeepAliveReply()->credit())};
       return true;
     case wire::RouterToClientBody::CapacityReply:
       result.message = Read(*root.body_as_CapacityReply(), checks);

@@ -87,6 +87,12 @@ void RouterOptions(Options& options, LaunchConfig* config) {
          CheckCount(1, 86400));
   Passed(options, "tenants", "FILE", "JSON: weights, quotas and priorities of tenants", router,
          CheckText);
+  Passed(options, "stream-window", "N", "tokens sent ahead of a stream's reader (default 1024)",
+         router, CheckCount(16, kMaxSeqLen));
+  Passed(options, "slow-reader-timeout", "TIME",
+         "paused streams end if nothing is read (default 30s)", router, CheckTime);
+  Passed(options, "client-buffer", "SIZE",
+         "most bytes kept for a client's paused streams (default 16MiB)", router, CheckSize);
 }
 
 [[noreturn]] void UsageError(const std::string& message) {

@@ -24,9 +24,7 @@ void RouterImpl::OnGenerate(Client& client, GenerateRequest message) {
   Refusal refusal = Admissible(client, message, bytes);
   if (!refusal.ok()) {
     ++counters_.errors[static_cast<size_t>(refusal.code)];
-    SendToClient(client.id,
-                 RequestError{id, refusal.code, std::move(refusal.message), refusal.details});
-    return;
+    return SendError(client.id, *client.tenant, id, std::move(refusal));
   }
   Request& request = OpenRequest(client, id, message);
   queue_.TakeRoom(request, bytes);
@@ -159,7 +157,8 @@ void RouterImpl::Enqueue(Request& request, std::vector<uint32_t> ids) {
   dispatch_due_ = true;
   ++counters_.accepted;
   counters_.prompt_tokens += request.prompt_tokens;
-  SendToClient(request.client, Accepted{request.id, request.sampling.seed, request.prompt_tokens});
+  SendToClient(request.client, Accepted{request.id, request.sampling.seed, request.prompt_tokens,
+                                        CreditOf(*request.tenant)});
 }
 
 Refusal RouterImpl::CheckFits(uint64_t prompt_tokens, uint32_t max_tokens, uint32_t n) const {

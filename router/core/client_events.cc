@@ -12,7 +12,8 @@ constexpr int kKeepAlivesPerLease = 3;
 
 void RouterImpl::OnHello(PeerId peer, const Hello& hello) {
   Client* client = clients_.Find(peer);
-  if (client != nullptr && client->incarnation != hello.client_incarnation) {
+  bool known = client != nullptr && client->incarnation == hello.client_incarnation;
+  if (client != nullptr && !known) {
     CancelAll(*client, "the client restarted", /*tell=*/false);
   }
   if (client == nullptr) client = clients_.Add(peer, now_);
@@ -24,6 +25,8 @@ void RouterImpl::OnHello(PeerId peer, const Hello& hello) {
     return;
   }
   client->incarnation = hello.client_incarnation;
+  // Not taken back by a repeated Hello: paused streams would have no way to go on.
+  if (!known) client->gives_credit = hello.gives_credit;
   if (client->tenant == nullptr) client->tenant = &tenants_.Of(hello.tenant);
   client->last_heard = now_;
   Welcome welcome;
@@ -33,6 +36,7 @@ void RouterImpl::OnHello(PeerId peer, const Hello& hello) {
   welcome.max_seq_len = config_.max_seq_len;
   welcome.keep_alive_ms =
       static_cast<uint32_t>(config_.client_lease / kKeepAlivesPerLease / kMillisecond);
+  if (client->gives_credit) welcome.stream_window = config_.stream_window;
   SendToClient(peer, std::move(welcome));
 }
 

@@ -9,6 +9,11 @@ Client* ClientTable::Find(PeerId id) {
   return client == nullptr ? nullptr : client->get();
 }
 
+const Client* ClientTable::Find(PeerId id) const {
+  const std::unique_ptr<Client>* client = clients_.Find(id);
+  return client == nullptr ? nullptr : client->get();
+}
+
 Client* ClientTable::Add(PeerId id, Time now) {
   if (clients_.size() >= max_clients_) {
     if (idle_.empty()) return nullptr;
@@ -39,6 +44,7 @@ void ClientTable::Close(Client& client, Request& request, Time now) {
   client.open[request.client_index]->client_index = request.client_index;
   client.open.pop_back();
   if (client.open.empty()) {
+    KVERN_CHECK_EQ(client.kept_bytes, 0u);
     client.idle_since = now;
     idle_.insert({now, client.id});
   }

@@ -26,6 +26,8 @@ struct Client {
   Time lease_at = kTimeMax;    // of its entry in Timers; kTimeMax: none
   std::vector<Request*> open;  // not answered
   std::vector<Delta> pending;  // of this turn
+  bool gives_credit = false;   // of this incarnation
+  uint64_t kept_bytes = 0;     // kept for its paused streams
 };
 
 // Bounded: when the table is full, the client that has been without a request longest makes way (a
@@ -35,6 +37,7 @@ class ClientTable {
   explicit ClientTable(uint32_t max_clients) : max_clients_(max_clients) {}
 
   Client* Find(PeerId id);
+  const Client* Find(PeerId id) const;
   // Null: the table is full of clients with open requests. REQUIRES: the id is not present.
   Client* Add(PeerId id, Time now);
   // REQUIRES: it has no open request.

@@ -24,10 +24,14 @@ void RouterImpl::Fail(Request& request, Refusal refusal) {
   KVERN_CHECK(!request.answered) << request.id.ToString();
   ++counters_.errors[static_cast<size_t>(refusal.code)];
   if (refusal.code == ErrorCode::kCancelled) ++counters_.cancelled;
-  SendToClient(request.client,
-               RequestError{request.id, refusal.code, std::move(refusal.message), refusal.details});
+  SendError(request.client, *request.tenant, request.id, std::move(refusal));
   CloseForClient(request);
   Abandon(request);
+}
+
+void RouterImpl::SendError(PeerId client, Tenant& tenant, const RequestId& id, Refusal refusal) {
+  if (refusal.details.retry_after_ms) refusal.details.credit = CreditOf(tenant);
+  SendToClient(client, RequestError{id, refusal.code, std::move(refusal.message), refusal.details});
 }
 
 void RouterImpl::Complete(Request& request) {
@@ -45,7 +49,9 @@ void RouterImpl::Complete(Request& request) {
 void RouterImpl::CloseForClient(Request& request) {
   request.answered = true;
   SetTimer(request, kTimeMax);
-  clients_.Close(*clients_.Find(request.client), request, now_);
+  Client& client = *clients_.Find(request.client);
+  DropKept(client, request);
+  clients_.Close(client, request, now_);
 }
 
 void RouterImpl::Abandon(Request& request) {
@@ -58,6 +64,8 @@ void RouterImpl::Abandon(Request& request) {
     case Phase::kQueued:
       queue_.Remove(request);
       dispatch_due_ = true;
+      return Destroy(request);
+    case Phase::kUnread:
       return Destroy(request);
     case Phase::kRunning:
       request.cancelled_at = now_;
@@ -105,7 +113,14 @@ void RouterImpl::Release(Request& request) {
   group.running[request.group_index] = group.running.back();
   group.running[request.group_index]->group_index = request.group_index;
   group.running.pop_back();
-  Destroy(request);
+  LetGo(request);
+}
+
+void RouterImpl::LetGo(Request& request) {
+  if (request.answered) return Destroy(request);
+  KVERN_CHECK(request.kept != nullptr && request.AllClientDone()) << request.id.ToString();
+  request.phase = Phase::kUnread;
+  request.group = nullptr;
 }
 
 void RouterImpl::Destroy(Request& request) {

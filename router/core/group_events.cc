@@ -219,7 +219,7 @@ void RouterImpl::LoseGroup(Group& group, const std::string& reason, bool tell) {
 void RouterImpl::EndStreams(Group& group, const std::string& reason) {
   for (Request* request : group.running) {
     Settle(*request);
-    if (!request->answered) {
+    if (!request->answered && !request->AllClientDone()) {
       if (!request->got_token) group.breaker.Failed(now_);
       ++counters_.errors[static_cast<size_t>(ErrorCode::kUnavailable)];
       ErrorDetails details;
@@ -230,7 +230,7 @@ void RouterImpl::EndStreams(Group& group, const std::string& reason) {
                                                  details});
       CloseForClient(*request);
     }
-    Destroy(*request);
+    LetGo(*request);
   }
   group.running.clear();
   group.closing.clear();

@@ -212,10 +212,12 @@ void RouterImpl::SendDelta(Request& request, Delta delta) {
   choice.sent += static_cast<uint32_t>(delta.token_ids.size());
   choice.client_done = delta.finish_reason != FinishReason::kNone;
   counters_.generated_tokens += delta.token_ids.size();
-  bool over = request.AllClientDone();
-  if (over) delta.usage = UsageOf(request);
-  clients_.Append(*clients_.Find(request.client), std::move(delta));
-  if (over) Complete(request);
+  Client& client = *clients_.Find(request.client);
+  if (request.kept == nullptr && HasCredit(client, request, delta)) {
+    Forward(client, request, std::move(delta));
+  } else {
+    Keep(client, request, std::move(delta));
+  }
 }
 
 Usage RouterImpl::UsageOf(const Request& request) const {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cluster/base/time.h"
+#include "router/core/kept_deltas.h"
 #include "router/core/router.h"
 #include "router/core/text_filter.h"
 #include "schemas/messages.h"
@@ -20,9 +21,9 @@ struct Tenant;
 // One of the n answers.
 struct Choice {
   uint32_t worker_next = 0;      // position of the next token the worker may report
-  uint32_t sent = 0;             // tokens delivered to the client, the charged ones
+  uint32_t sent = 0;             // tokens sent to the client or kept for it, the charged ones
   bool worker_done = false;      // the worker reported its end
-  bool client_done = false;      // the client has its finish reason
+  bool client_done = false;      // its finish reason is sent or kept
   uint64_t cancel_sequence = 0;  // the command that cancels it at the worker; 0: none
   Time last_delivery = 0;
   std::unique_ptr<TextFilter> filter;  // null without a tokenizer
@@ -33,6 +34,7 @@ enum class Phase : uint8_t {
   kArrived,     // its ids are being looked at; holds queue room
   kQueued,      // in line
   kRunning,     // dispatched
+  kUnread,      // its worker let go; its reader has not got it all
 };
 
 // A request leaves the table when both sides are through with it: `answered` (the client has its
@@ -75,6 +77,12 @@ struct Request {
   Duration itl_max = 0;
   Time cancelled_at = -1;  // when the wait for the worker's release began; -1: not cancelled
 
+  // ---- its reader
+  uint64_t delivered = 0;            // tokens sent to the client, of all choices
+  uint64_t consumed = 0;             // of these, taken by the reader as far as its client said
+  Time took_at = 0;                  // while paused: when its reader last took some
+  std::unique_ptr<KeptDeltas> kept;  // while paused: not empty
+
   Group* group = nullptr;  // while running
   Epoch epoch = 0;         // 1 is the first attempt
   uint64_t dispatch_sequence = 0;
@@ -84,6 +92,7 @@ struct Request {
   // Places in the lists that hold it, for removal in constant time.
   size_t client_index = 0;
   size_t group_index = 0;
+  size_t paused_index = 0;
 
   bool AllClientDone() const {
     for (const Choice& choice : choices) {

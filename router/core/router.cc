@@ -18,6 +18,7 @@ RouterImpl::RouterImpl(const RouterConfig& config, uint64_t seed, const TextFilt
   KVERN_CHECK(config.vocab_size > 0);
   KVERN_CHECK(config.client_lease > 0);
   KVERN_CHECK(config.group_lease > 0);
+  KVERN_CHECK(config.stream_window > 0);
   KVERN_CHECK(!config.has_tokenizer || text != nullptr);
   counters_.errors.resize(size_t{kLastErrorCode} + 1);
 }
@@ -66,7 +67,9 @@ void RouterImpl::On(ClientSaid& event) {
   } else if (auto* cancel = std::get_if<CancelRequest>(&event.message)) {
     OnCancel(*client, *cancel);
   } else if (std::holds_alternative<KeepAlive>(event.message)) {
-    SendToClient(client->id, KeepAliveReply{});
+    SendToClient(client->id, KeepAliveReply{CreditOf(*client->tenant)});
+  } else if (auto* consumed = std::get_if<Consumed>(&event.message)) {
+    OnConsumed(*client, *consumed);
   } else {
     SendToClient(client->id, Capacity());
   }
@@ -136,10 +139,17 @@ void RouterImpl::OnRequestTimer(const Timer& timer) {
   Request& request = *requests_.At({timer.high, timer.low});
   request.timer_at = kTimeMax;
   bool total = now_ >= request.deadline;
+  if (request.kept != nullptr && !total) {
+    Duration idle = now_ - request.took_at;
+    return FailSlowReader(request,
+                          absl::StrCat("it took nothing for ", idle / kMillisecond, " ms"));
+  }
   Fail(request, {ErrorCode::kDeadlineExceeded,
                  absl::StrCat(total ? "deadline_ms" : "ttft_deadline_ms", " passed after ",
                               (now_ - request.arrival) / kMillisecond, " ms, the request was ",
-                              request.phase == Phase::kRunning ? "running" : "waiting"),
+                              request.phase == Phase::kRunning  ? "running"
+                              : request.phase == Phase::kUnread ? "unread"
+                                                                : "waiting"),
                  {}});
 }
 

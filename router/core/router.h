@@ -59,6 +59,13 @@ struct RouterConfig {
   Duration client_lease =
       3 * kSecond;  // a client with open requests that is silent this long is gone
   Duration group_lease = 10 * kSecond;  // likewise a group's leader
+  // For clients that give credit: tokens of a stream that were sent and not yet taken by its
+  // reader, beyond which it is paused.
+  uint32_t stream_window = 1024;
+  // A paused stream whose reader takes nothing for this long is cancelled.
+  Duration slow_reader_timeout = 30 * kSecond;
+  // Kept for the paused streams of one client; beyond, the one with the most is cancelled.
+  uint64_t client_buffer_bytes = 16ull << 20;
   // From the first rank of a start to the last: large models take minutes. Ends before the ten
   // minutes that a rank waits by itself, so that those who wait hear which ranks are absent.
   Duration join_timeout = 570 * kSecond;
@@ -160,6 +167,7 @@ struct RouterCounters {
   std::vector<uint64_t> errors;  // by ErrorCode
   uint64_t stale_runs = 0;       // token runs dropped by epoch or position
   uint64_t lost_groups = 0;
+  uint64_t slow_readers = 0;                   // streams cancelled because they were not read
   std::vector<double> cancel_to_free_seconds;  // since the last snapshot; bounded
   std::vector<double> ttft_seconds;            // likewise
   std::vector<double> tpot_seconds;            // likewise
@@ -172,11 +180,13 @@ struct RouterStatus {
   uint64_t queue_bytes = 0;
   Duration queue_age = 0;  // of the oldest waiting request
   uint64_t clients = 0;
+  uint64_t paused_streams = 0;  // their readers are slow
+  uint64_t kept_bytes = 0;      // for them
   bool draining = false;
 };
 // GET /v1/requests/{id}: where a request is and why it waits.
 struct RequestStatus {
-  std::string state;  // "tokenizing", "queued", "running"
+  std::string state;  // "tokenizing", "queued", "running", "unread"
   uint64_t needed_blocks = 0;
   uint64_t free_blocks = 0;  // of the group with the most free
   // Time until it is dispatched at the latest rate; absent when nothing is known of the rate.

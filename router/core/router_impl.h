@@ -4,6 +4,7 @@
 //   dispatch.cc   from the queue to a group           report.cc         what groups report
 //   fit.cc        which group a request fits on       predict.cc        how long it will wait
 //   ending.cc     every way a request ends            status.cc         what operators see; Audit
+//   flow.cc       credit of streams and tenants
 #pragma once
 
 #include <cstdint>
@@ -128,6 +129,7 @@ class RouterImpl {
 
   // ---- ending.cc
   void Fail(Request& request, Refusal refusal);
+  void SendError(PeerId client, Tenant& tenant, const RequestId& id, Refusal refusal);
   void Complete(Request& request);
   // It runs nowhere any more: gives back what it held of its tenant's.
   void Settle(Request& request);
@@ -137,6 +139,8 @@ class RouterImpl {
   void CancelChoice(Request& request, uint32_t choice);
   // The worker let go: its blocks are free.
   void Release(Request& request);
+  // Whoever worked on it is done with it: destroys it, unless its reader has not got it all.
+  void LetGo(Request& request);
   void Destroy(Request& request);
 
   // ---- group_events.cc
@@ -157,6 +161,23 @@ class RouterImpl {
   // not.
   void LoseGroup(Group& group, const std::string& reason, bool tell);
   void EndStreams(Group& group, const std::string& reason);
+
+  // ---- flow.cc
+  bool HasCredit(const Client& client, const Request& request, const Delta& delta) const;
+  void Forward(Client& client, Request& request, Delta delta);
+  // May end this or another stream of the client, when it leaves too much unread.
+  void Keep(Client& client, Request& request, Delta delta);
+  void OnConsumed(Client& client, const Consumed& message);
+  // Sends what there is credit for; the request may be gone afterwards.
+  void SendKept(Client& client, Request& request);
+  void DropKept(Client& client, Request& request);
+  void CountKept(Client& client, uint64_t before, uint64_t after);
+  Time PausedUntil(const Request& request) const;
+  void FailSlowReader(Request& request, std::string why);
+  // How many further requests of a tenant would be lined up now: what its fair share of the queue
+  // has left, 0 if one more would wait beyond the default deadline. O(tenants that wait).
+  uint32_t CreditOf(Tenant& tenant);
+  void AuditFlow() const;
 
   // ---- report.cc
   void OnReport(PeerId peer, StepReport report);
@@ -199,6 +220,8 @@ class RouterImpl {
   Drain drain_;
   bool dispatch_due_ = false;  // something changed that may let a waiting request run
   std::vector<Request*> candidates_;
+  std::vector<Request*> paused_;  // have deltas kept for them
+  uint64_t kept_bytes_ = 0;       // of all clients
   bool draining_ = false;
   RouterCounters counters_;
 

@@ -146,6 +146,18 @@ Request* WaitQueue::Excess(const Tenant& tenant, size_t band) const {
   return more ? most->lines[band].last : nullptr;
 }
 
+uint64_t WaitQueue::ShareOf(const Tenant& tenant) const {
+  uint64_t weights = tenant.config.weight;
+  for (size_t band = 0; band < kBands; ++band) {
+    for (const Tenant* other : active_[band]) {
+      bool counted = other == &tenant;
+      for (size_t b = 0; b < band; ++b) counted = counted || other->lines[b].entries > 0;
+      if (!counted) weights += other->config.weight;
+    }
+  }
+  return max_entries_ * uint64_t{tenant.config.weight} / weights;
+}
+
 size_t WaitQueue::Position(const Request& request) const {
   size_t position = 0;
   for (size_t band = request.band + size_t{1}; band < kBands; ++band) {

@@ -77,6 +77,10 @@ class WaitQueue {
     }
   }
 
+  // A tenant's part of the entries, by weight, among those that wait and itself. O(tenants that
+  // wait).
+  uint64_t ShareOf(const Tenant& tenant) const;
+
   // How many of its tenant and band, and of higher bands, are ahead of it. REQUIRES: in line.
   size_t Position(const Request& request) const;
   Time OldestArrival() const;  // kTimeMax when empty

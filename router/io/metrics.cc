@@ -71,6 +71,8 @@ void AddRequests(MetricsText& page, const RouterCounters& counters) {
   }
   page.Counter("kvern_stale_runs_total", "Token runs dropped for their epoch or position.", {},
                static_cast<double>(counters.stale_runs));
+  page.Counter("kvern_slow_readers_total", "Streams cancelled because nobody read them.", {},
+               static_cast<double>(counters.slow_readers));
   page.Counter("kvern_lost_groups_total", "Groups that died or broke the protocol.", {},
                static_cast<double>(counters.lost_groups));
 }
@@ -93,6 +95,10 @@ void AddQueue(MetricsText& page, const RouterStatus& status) {
              static_cast<double>(status.queue_bytes));
   page.Gauge("kvern_queue_age_seconds", "How long the oldest request has waited.", {},
              Seconds(status.queue_age));
+  page.Gauge("kvern_paused_streams", "Streams whose readers have a full window to take.", {},
+             static_cast<double>(status.paused_streams));
+  page.Gauge("kvern_client_buffer_bytes", "Bytes kept for paused streams.", {},
+             static_cast<double>(status.kept_bytes));
   page.Gauge("kvern_clients", "Clients that said Hello and are not known to be gone.", {},
              static_cast<double>(status.clients));
 }

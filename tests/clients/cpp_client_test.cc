@@ -106,7 +106,7 @@ void Serve(const ClientMessage& message, const SmallRouter::Reply& reply) {
   } else if (std::holds_alternative<CapacityQuery>(message)) {
     reply(CapacityReply{16, {{"group-0", "small", 9, 3, 1, {}}}});
   } else if (const GenerateRequest* request = std::get_if<GenerateRequest>(&message)) {
-    reply(Accepted{request->request_id, 77, 2});
+    reply(Accepted{request->request_id, 77, 2, {}});
     if (request->prompt == "doubled") {
       RequestError error{request->request_id, ErrorCode::kInvalidArgument, "already in use", {}};
       error.details.still_open = true;

@@ -133,6 +133,16 @@ TEST(CodecHostileTest, EachFieldOfARequestHasItsLimits) {
   EXPECT_TRUE(DecodeClientMessage(AsBytes(EncodeClientMessage(Good()))).ok());
 }
 
+TEST(CodecHostileTest, ConsumedNamesABoundedNumberOfStreams) {
+  Consumed consumed;
+  consumed.streams.resize(kMaxConsumedStreams);
+  EXPECT_TRUE(DecodeClientMessage(AsBytes(EncodeClientMessage(consumed))).ok());
+  consumed.streams.emplace_back();
+  Decoded<ClientMessage> decoded = DecodeClientMessage(AsBytes(EncodeClientMessage(consumed)));
+  EXPECT_EQ(decoded.failure, DecodeFailure::kOutOfRange);
+  EXPECT_EQ(decoded.error, "streams with 4097 entries, allowed: 4096");
+}
+
 TEST(CodecHostileTest, WorkersHaveLimitsToo) {
   auto error_of = [](const WorkerToRouter& message) {
     Decoded<WorkerToRouter> decoded = DecodeWorkerToRouter(AsBytes(EncodeWorkerToRouter(message)));
@@ -189,7 +199,7 @@ TEST(CodecHostileTest, AnotherVersionIsRefusedByName) {
 }
 
 TEST(CodecHostileTest, UnknownKindsAreRefused) {
-  for (uint8_t kind : std::initializer_list<uint8_t>{0, 6, 7, 255}) {
+  for (uint8_t kind : std::initializer_list<uint8_t>{0, 7, 8, 255}) {
     flatbuffers::FlatBufferBuilder builder;
     auto body = wire::CreateKeepAlive(builder).Union();
     Decoded<ClientMessage> decoded = DecodeClientMessage(AsBytes(Finish(builder, 1, kind, body)));
@@ -203,7 +213,7 @@ TEST(CodecHostileTest, UnknownKindsAreRefused) {
 }
 
 TEST(CodecHostileTest, AMissingBodyIsMalformed) {
-  for (uint8_t kind = 1; kind <= 5; ++kind) {
+  for (uint8_t kind = 1; kind <= 6; ++kind) {
     flatbuffers::FlatBufferBuilder builder;
     EXPECT_EQ(DecodeClientMessage(AsBytes(Finish(builder, 1, kind, 0))).failure,
               DecodeFailure::kMalformed);

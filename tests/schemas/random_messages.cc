@@ -149,6 +149,7 @@ RequestError Error(Rng& rng) {
   error.details.available_blocks = Maybe<uint64_t>(rng, any);
   error.details.largest_total_tokens = Maybe<uint64_t>(rng, any);
   error.details.still_open = rng.Chance(1, 2);
+  error.details.credit = Maybe<uint32_t>(rng, Any32);
   return error;
 }
 
@@ -250,15 +251,19 @@ SequenceStart Start(Rng& rng) {
 }  // namespace
 
 ClientMessage RandomClientMessage(Rng& rng) {
-  switch (rng.Below(6)) {
+  switch (rng.Below(7)) {
     case 0:
-      return Hello{rng.Next(), Text(rng, 40), Text(rng, 40)};
+      return Hello{rng.Next(), Text(rng, 40), Text(rng, 40), Coin(rng)};
     case 1:
       return CancelRequest{Id(rng)};
     case 2:
       return KeepAlive{};
     case 3:
       return CapacityQuery{};
+    case 4:
+      return Consumed{List<StreamConsumed>(rng, Coin(rng) ? 3 : kMaxConsumedStreams, [](Rng& r) {
+        return StreamConsumed{Id(r), r.Next()};
+      })};
     default:
       return Generate(rng);
   }
@@ -267,13 +272,14 @@ ClientMessage RandomClientMessage(Rng& rng) {
 RouterToClient RandomRouterToClient(Rng& rng) {
   switch (rng.Below(7)) {
     case 0:
-      return Welcome{rng.Next(), Text(rng, 40), Coin(rng), Any32(rng), 1 + Small(rng, 10000)};
+      return Welcome{rng.Next(), Text(rng, 40),         Coin(rng),
+                     Any32(rng), 1 + Small(rng, 10000), Any32(rng)};
     case 1:
-      return Accepted{Id(rng), rng.Next(), Any32(rng)};
+      return Accepted{Id(rng), rng.Next(), Any32(rng), Maybe<uint32_t>(rng, Any32)};
     case 2:
       return Error(rng);
     case 3:
-      return KeepAliveReply{};
+      return KeepAliveReply{Maybe<uint32_t>(rng, Any32)};
     case 4:
       return CapacityReply{1 + Small(rng, 63), List<GroupCapacity>(rng, 10, Group)};
     default:

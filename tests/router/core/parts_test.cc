@@ -4,12 +4,54 @@
 #include "absl/strings/str_cat.h"
 #include "router/core/clients.h"
 #include "router/core/groups.h"
+#include "router/core/kept_deltas.h"
 #include "router/core/ledger.h"
 #include "router/core/timers.h"
 #include "router/core/wait_queue.h"
 
 namespace kvern::router {
 namespace {
+
+Delta Piece(uint32_t choice, uint32_t position, size_t tokens) {
+  Delta delta;
+  delta.choice = choice;
+  delta.position = position;
+  delta.token_ids.assign(tokens, 5);
+  delta.text = std::string(tokens, 'f');
+  delta.logprobs.assign(tokens, {5, -0.5f, {{5, -0.5f}}});
+  return delta;
+}
+
+TEST(KeptDeltas, GrowIntoChunksByChoice) {
+  KeptDeltas kept(16, /*max_chunk=*/4);
+  uint64_t one = BytesOf(Piece(0, 0, 1));
+  for (uint32_t i = 0; i < 3; ++i) {
+    kept.Add(Piece(0, i, 1));
+    kept.Add(Piece(1, i, 1));
+  }
+  ASSERT_EQ(kept.size(), 2u);
+  EXPECT_LT(kept.bytes(), 6 * one);
+  kept.Add(Piece(0, 3, 2));  // does not fit into a chunk of three
+  Delta last = Piece(1, 3, 1);
+  last.finish_reason = FinishReason::kStop;
+  last.stop_reason = std::string("ff");
+  kept.Add(std::move(last));
+  kept.Add(Piece(0, 5, 9));  // one that is larger stays whole
+  ASSERT_EQ(kept.size(), 4u);
+
+  uint64_t sum = 0;
+  for (size_t i = 0; i < kept.size(); ++i) sum += BytesOf(kept.at(i));
+  EXPECT_EQ(kept.bytes(), sum);
+  EXPECT_EQ(kept.PopFront(), Piece(0, 0, 3));
+  Delta second = Piece(1, 0, 4);
+  second.finish_reason = FinishReason::kStop;
+  second.stop_reason = std::string("ff");
+  EXPECT_EQ(kept.PopFront(), second);
+  EXPECT_EQ(kept.PopFront(), Piece(0, 3, 2));
+  EXPECT_EQ(kept.PopFront(), Piece(0, 5, 9));
+  EXPECT_EQ(kept.bytes(), 0u);
+  EXPECT_TRUE(kept.empty());
+}
 
 TEST(Ledger, ReservesUpToItsTotalAndNoFurther) {
   Ledger ledger(10);

@@ -81,7 +81,10 @@ void ScriptRunner::Configure(Words words) {
   config.queue_entries = static_cast<uint32_t>(words.Number("queue_entries", 8));
   config.queue_bytes = words.Number("queue_bytes", 1024);
   config.max_clients = static_cast<uint32_t>(words.Number("max_clients", 8));
+  config.stream_window = static_cast<uint32_t>(words.Number("stream_window", 1024));
+  config.client_buffer_bytes = words.Number("client_buffer_bytes", 1 << 20);
   config.router_incarnation = 1;
+  show_credits_ = words.Number("show_credits") != 0;
   uint64_t seed = words.Number("seed", 1);
   router_ = std::make_unique<Router>(config, seed, config.has_tokenizer ? &filters_ : nullptr);
 }
@@ -108,7 +111,7 @@ std::string ScriptRunner::RunLine(const std::string& line) {
 std::string ScriptRunner::EndTurn() {
   router_->Flush(now_, effects_);
   router_->Audit();
-  std::string text = EffectsText(effects_);
+  std::string text = EffectsText(effects_, show_credits_);
   effects_.Clear();
   return text;
 }

@@ -55,6 +55,7 @@ class ScriptRunner {
   std::string EndTurn();
 
   LetterFilterFactory filters_;
+  bool show_credits_ = false;
   std::unique_ptr<Router> router_;
   RouterEffects effects_;
   Time now_ = 0;
@@ -64,7 +65,8 @@ RouterEvent ParseEvent(const std::string& line);
 std::vector<uint32_t> ParseTokens(const std::string& text);  // "1,2,3" or "7x20"
 
 // One line per effect, in the order client messages, worker messages, tokenize, notes.
-std::string EffectsText(const RouterEffects& effects);
+// `credits`: with the credit of the tenant in the answers that carry it.
+std::string EffectsText(const RouterEffects& effects, bool credits);
 std::string StatusText(const RouterStatus& status);
 std::string ErrorsText(const RouterCounters& counters);  // those that were counted, by code
 

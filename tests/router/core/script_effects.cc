@@ -44,7 +44,7 @@ std::string DeltaText(const Delta& delta) {
   return out + "\n";
 }
 
-std::string ErrorText(const RequestError& error) {
+std::string ErrorText(const RequestError& error, bool credits) {
   std::string out = absl::StrCat("error id=", IdText(error.request_id), " ",
                                  ToAbsl(ErrorCodeName(error.code)), ": ", error.message);
   auto add = [&](const char* name, const std::optional<uint64_t>& value) {
@@ -54,26 +54,35 @@ std::string ErrorText(const RequestError& error) {
   add("needed_blocks", error.details.needed_blocks);
   add("available_blocks", error.details.available_blocks);
   add("largest_total_tokens", error.details.largest_total_tokens);
+  if (credits) add("credit", error.details.credit);
   if (error.details.still_open) out += " still_open";
   return out + "\n";
 }
 
 struct ClientText {
+  bool credits = false;
+
+  std::string Credit(const std::optional<uint32_t>& credit) const {
+    return credits && credit ? absl::StrCat(" credit=", *credit) : "";
+  }
   std::string operator()(const Welcome& m) const {
     return absl::StrCat("welcome model=", m.model, " tokenizer=", m.has_tokenizer ? 1 : 0,
-                        " max_seq_len=", m.max_seq_len, " keep_alive_ms=", m.keep_alive_ms, "\n");
+                        " max_seq_len=", m.max_seq_len, " keep_alive_ms=", m.keep_alive_ms,
+                        m.stream_window > 0 ? absl::StrCat(" window=", m.stream_window) : "", "\n");
   }
   std::string operator()(const Accepted& m) const {
     return absl::StrCat("accepted id=", IdText(m.request_id), " seed=", m.seed,
-                        " prompt_tokens=", m.prompt_tokens, "\n");
+                        " prompt_tokens=", m.prompt_tokens, Credit(m.credit), "\n");
   }
   std::string operator()(const Deltas& m) const {
     std::string out = "deltas\n";
     for (const Delta& delta : m.deltas) out += DeltaText(delta);
     return out;
   }
-  std::string operator()(const RequestError& m) const { return ErrorText(m); }
-  std::string operator()(const KeepAliveReply&) const { return "keepalive reply\n"; }
+  std::string operator()(const RequestError& m) const { return ErrorText(m, credits); }
+  std::string operator()(const KeepAliveReply& m) const {
+    return absl::StrCat("keepalive reply", Credit(m.credit), "\n");
+  }
   std::string operator()(const CapacityReply& m) const {
     std::string out = absl::StrCat("capacity block_size=", m.block_size, "\n");
     for (const GroupCapacity& group : m.groups) {
@@ -123,10 +132,11 @@ std::string TokenizeText(const Tokenize& tokenize) {
 
 }  // namespace
 
-std::string EffectsText(const RouterEffects& effects) {
+std::string EffectsText(const RouterEffects& effects, bool credits) {
   std::string out;
   for (const ToClient& to : effects.to_clients) {
-    absl::StrAppend(&out, "client ", to.client, " <- ", std::visit(ClientText{}, to.message));
+    absl::StrAppend(&out, "client ", to.client, " <- ",
+                    std::visit(ClientText{credits}, to.message));
   }
   for (const ToWorker& to : effects.to_workers) {
     absl::StrAppend(&out, "worker ", to.worker, " <- ", std::visit(WorkerText{}, to.message));
@@ -156,6 +166,10 @@ std::string StatusText(const RouterStatus& status) {
       " clients=", status.clients, " accepted=", status.counters.accepted,
       " completed=", status.counters.completed, " cancelled=", status.counters.cancelled,
       " stale=", status.counters.stale_runs, "\n");
+  if (status.paused_streams > 0 || status.counters.slow_readers > 0) {
+    absl::StrAppend(&out, "  paused=", status.paused_streams, " kept_bytes=", status.kept_bytes,
+                    " slow_readers=", status.counters.slow_readers, "\n");
+  }
   for (const GroupStatus& group : status.groups) {
     absl::StrAppend(&out, "  group=", group.name, group.live ? " live" : " not live",
                     " total=", group.total_blocks, " reserved=", group.reserved_blocks,

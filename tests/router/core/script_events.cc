@@ -58,10 +58,21 @@ GenerateRequest ParseGenerate(Words& words) {
 
 ClientMessage ParseClientMessage(Words& words) {
   std::string kind = words.Next();
-  if (kind == "hello") return Hello{words.Number("incarnation", 1), words.Text("tenant"), ""};
+  if (kind == "hello") {
+    bool credit = words.Number("gives_credit") != 0;
+    return Hello{words.Number("incarnation", 1), words.Text("tenant"), "", credit};
+  }
   if (kind == "generate") return ParseGenerate(words);
   if (kind == "cancel") return CancelRequest{Id(words.Number("id"))};
   if (kind == "keepalive") return KeepAlive{};
+  if (kind == "consumed") {
+    Consumed consumed;
+    for (const std::string& stream : words.All("stream")) {
+      std::vector<std::string> parts = Split(stream, '/');
+      consumed.streams.push_back({Id(std::stoull(parts.at(0))), std::stoull(parts.at(1))});
+    }
+    return consumed;
+  }
   KVERN_CHECK(kind == "capacity") << kind;
   return CapacityQuery{};
 }

@@ -131,6 +131,9 @@ TEST(StatusPagesTest, MetricsHaveTheAgreedNames) {
   snapshot.status.groups = {LiveGroup()};
   snapshot.status.queue_entries = 6;
   snapshot.status.counters.completed = 9;
+  snapshot.status.counters.slow_readers = 7;
+  snapshot.status.paused_streams = 8;
+  snapshot.status.kept_bytes = 800;
   snapshot.status.counters.errors.resize(kLastErrorCode + 1);
   snapshot.status.counters.errors[static_cast<size_t>(ErrorCode::kNeverFits)] = 2;
   snapshot.status.counters.cancel_to_free_seconds = {0.002};
@@ -147,6 +150,7 @@ TEST(StatusPagesTest, MetricsHaveTheAgreedNames) {
         "kvern_kv_ledger_drift_blocks{group=\"a\"} -2",
         "kvern_requests_total{outcome=\"completed\"} 9",
         "kvern_requests_total{outcome=\"error\"} 2", "kvern_refused_total{reason=\"never_fits\"} 2",
+        "kvern_slow_readers_total 7", "kvern_paused_streams 8", "kvern_client_buffer_bytes 800",
         "kvern_queue_entries 6", "kvern_cancel_to_free_seconds_count 1",
         "kvern_step_age_seconds{group=\"a\",rank=\"1\"} 1.5",
         "kvern_bad_messages_total{socket=\"client\",reason=\"wrong_version\"} 5",

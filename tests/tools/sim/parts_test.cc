@@ -145,7 +145,7 @@ class Fairness : public ::testing::Test {
     ask.request.prompt_token_ids.emplace(10, 1);
     checker_.Issued(0, tenant, tenant, ask);
     RouterEffects effects;
-    effects.to_clients.push_back({1, Accepted{ask.request.request_id, 0, 10}});
+    effects.to_clients.push_back({1, Accepted{ask.request.request_id, 0, 10, {}}});
     meter_.Add(effects, checker_);
     return ask.request.request_id;
   }

@@ -53,7 +53,14 @@ class Accepted(object):
             return self._tab.Get(flatbuffers.number_types.Uint32Flags, o + self._tab.Pos)
         return 0
 
-def AcceptedStart(builder): builder.StartObject(3)
+    # Accepted
+    def Credit(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(10))
+        if o != 0:
+            return self._tab.Get(flatbuffers.number_types.Uint32Flags, o + self._tab.Pos)
+        return None
+
+def AcceptedStart(builder): builder.StartObject(4)
 def Start(builder):
     return AcceptedStart(builder)
 def AcceptedAddRequestId(builder, requestId): builder.PrependStructSlot(0, flatbuffers.number_types.UOffsetTFlags.py_type(requestId), 0)
@@ -65,6 +72,9 @@ def AddSeed(builder, seed):
 def AcceptedAddPromptTokens(builder, promptTokens): builder.PrependUint32Slot(2, promptTokens, 0)
 def AddPromptTokens(builder, promptTokens):
     return AcceptedAddPromptTokens(builder, promptTokens)
+def AcceptedAddCredit(builder, credit): builder.PrependUint32Slot(3, credit, None)
+def AddCredit(builder, credit):
+    return AcceptedAddCredit(builder, credit)
 def AcceptedEnd(builder): return builder.EndObject()
 def End(builder):
     return AcceptedEnd(builder)

@@ -9,3 +9,4 @@ class ClientBody(object):
     CancelRequest = 3
     KeepAlive = 4
     CapacityQuery = 5
+    Consumed = 6

@@ -63,7 +63,14 @@ class ErrorDetails(object):
             return bool(self._tab.Get(flatbuffers.number_types.BoolFlags, o + self._tab.Pos))
         return False
 
-def ErrorDetailsStart(builder): builder.StartObject(5)
+    # ErrorDetails
+    def Credit(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(14))
+        if o != 0:
+            return self._tab.Get(flatbuffers.number_types.Uint32Flags, o + self._tab.Pos)
+        return None
+
+def ErrorDetailsStart(builder): builder.StartObject(6)
 def Start(builder):
     return ErrorDetailsStart(builder)
 def ErrorDetailsAddRetryAfterMs(builder, retryAfterMs): builder.PrependUint64Slot(0, retryAfterMs, None)
@@ -81,6 +88,9 @@ def AddLargestTotalTokens(builder, largestTotalTokens):
 def ErrorDetailsAddStillOpen(builder, stillOpen): builder.PrependBoolSlot(4, stillOpen, 0)
 def AddStillOpen(builder, stillOpen):
     return ErrorDetailsAddStillOpen(builder, stillOpen)
+def ErrorDetailsAddCredit(builder, credit): builder.PrependUint32Slot(5, credit, None)
+def AddCredit(builder, credit):
+    return ErrorDetailsAddCredit(builder, credit)
 def ErrorDetailsEnd(builder): return builder.EndObject()
 def End(builder):
     return ErrorDetailsEnd(builder)

@@ -49,7 +49,14 @@ class Hello(object):
             return self._tab.String(o + self._tab.Pos)
         return None
 
-def HelloStart(builder): builder.StartObject(3)
+    # Hello
+    def GivesCredit(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(10))
+        if o != 0:
+            return bool(self._tab.Get(flatbuffers.number_types.BoolFlags, o + self._tab.Pos))
+        return False
+
+def HelloStart(builder): builder.StartObject(4)
 def Start(builder):
     return HelloStart(builder)
 def HelloAddClientIncarnation(builder, clientIncarnation): builder.PrependUint64Slot(0, clientIncarnation, 0)
@@ -61,6 +68,9 @@ def AddTenant(builder, tenant):
 def HelloAddClientName(builder, clientName): builder.PrependUOffsetTRelativeSlot(2, flatbuffers.number_types.UOffsetTFlags.py_type(clientName), 0)
 def AddClientName(builder, clientName):
     return HelloAddClientName(builder, clientName)
+def HelloAddGivesCredit(builder, givesCredit): builder.PrependBoolSlot(3, givesCredit, 0)
+def AddGivesCredit(builder, givesCredit):
+    return HelloAddGivesCredit(builder, givesCredit)
 def HelloEnd(builder): return builder.EndObject()
 def End(builder):
     return HelloEnd(builder)

@@ -28,9 +28,19 @@ class KeepAliveReply(object):
     def Init(self, buf, pos):
         self._tab = flatbuffers.table.Table(buf, pos)
 
-def KeepAliveReplyStart(builder): builder.StartObject(0)
+    # KeepAliveReply
+    def Credit(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
+        if o != 0:
+            return self._tab.Get(flatbuffers.number_types.Uint32Flags, o + self._tab.Pos)
+        return None
+
+def KeepAliveReplyStart(builder): builder.StartObject(1)
 def Start(builder):
     return KeepAliveReplyStart(builder)
+def KeepAliveReplyAddCredit(builder, credit): builder.PrependUint32Slot(0, credit, None)
+def AddCredit(builder, credit):
+    return KeepAliveReplyAddCredit(builder, credit)
 def KeepAliveReplyEnd(builder): return builder.EndObject()
 def End(builder):
     return KeepAliveReplyEnd(builder)

@@ -63,7 +63,14 @@ class Welcome(object):
             return self._tab.Get(flatbuffers.number_types.Uint32Flags, o + self._tab.Pos)
         return 0
 
-def WelcomeStart(builder): builder.StartObject(5)
+    # Welcome
+    def StreamWindow(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(14))
+        if o != 0:
+            return self._tab.Get(flatbuffers.number_types.Uint32Flags, o + self._tab.Pos)
+        return 0
+
+def WelcomeStart(builder): builder.StartObject(6)
 def Start(builder):
     return WelcomeStart(builder)
 def WelcomeAddRouterIncarnation(builder, routerIncarnation): builder.PrependUint64Slot(0, routerIncarnation, 0)
@@ -81,6 +88,9 @@ def AddMaxSeqLen(builder, maxSeqLen):
 def WelcomeAddKeepAliveMs(builder, keepAliveMs): builder.PrependUint32Slot(4, keepAliveMs, 0)
 def AddKeepAliveMs(builder, keepAliveMs):
     return WelcomeAddKeepAliveMs(builder, keepAliveMs)
+def WelcomeAddStreamWindow(builder, streamWindow): builder.PrependUint32Slot(5, streamWindow, 0)
+def AddStreamWindow(builder, streamWindow):
+    return WelcomeAddStreamWindow(builder, streamWindow)
 def WelcomeEnd(builder): return builder.EndObject()
 def End(builder):
     return WelcomeEnd(builder)
