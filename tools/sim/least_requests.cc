@@ -95,7 +95,7 @@ void LeastRequests::Dispatch(PeerId client, GenerateRequest& message, RouterEffe
   open_.Insert(message.request_id, {client, least, prompt_tokens, message.n, 0});
   ++groups_[least].requests;
   effects.to_clients.push_back(
-      {client, Accepted{message.request_id, dispatch.sampling.seed, prompt_tokens}});
+      {client, Accepted{message.request_id, dispatch.sampling.seed, prompt_tokens, {}}});
   groups_[least].pending.dispatches.push_back(std::move(dispatch));
 }
 
