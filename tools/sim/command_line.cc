@@ -1,5 +1,7 @@
 #include "tools/sim/command_line.h"
 
+#include "router/tenants_file.h"
+
 namespace kvern::sim {
 namespace {
 
@@ -31,6 +33,11 @@ void AddOptions(Options& options, RunConfig& config) {
   options.Custom("max-tokens", "N:SHARE,...", "what clients declare (default 4096:0.7,1024:0.3)",
                  [&](std::string_view text) -> absl::Status {
                    KVERN_ASSIGN_OR_RETURN(config.declared, ParseDeclared(text));
+                   return absl::OkStatus();
+                 });
+  options.Custom("tenants", "FILE", "JSON: weights, quotas and priorities of tenants",
+                 [&](std::string_view path) -> absl::Status {
+                   KVERN_ASSIGN_OR_RETURN(config.tenants, ReadTenantsFile(std::string(path)));
                    return absl::OkStatus();
                  });
   options.Custom("shares", "N,N,...", "tenants' shares of the requests (default one tenant)",

@@ -106,6 +106,7 @@ Results Collect(const Simulation& simulation, const std::vector<std::string>& te
   results.offered_rps = per_second(all.offered);
   results.goodput_rps = per_second(all.good);
   results.completed_rps = per_second(all.completed);
+  results.completed_tokens_ps = per_second(all.tokens);
   results.completed = all.completed;
   results.expired = all.expired;
   results.ttft_ms = PercentilesOf(all.ttft_ms);
@@ -144,6 +145,7 @@ std::string ToJson(const Results& r, uint64_t seed, const std::string& options) 
   json["capacity_rps"] = r.capacity_rps;
   json["goodput_rps"] = r.goodput_rps;
   json["completed_rps"] = r.completed_rps;
+  json["completed_tokens_ps"] = r.completed_tokens_ps;
   json["completed"] = r.completed;
   json["refused"] = r.refused;
   json["expired"] = r.expired;

@@ -31,6 +31,7 @@ struct Results {
   double capacity_rps = 0;  // 0: not asked for
   double goodput_rps = 0;
   double completed_rps = 0;
+  double completed_tokens_ps = 0;  // prompt and output: shows when short requests are preferred
   uint64_t completed = 0;
   std::map<std::string, uint64_t> refused;  // by error code
   uint64_t expired = 0;

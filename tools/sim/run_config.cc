@@ -60,6 +60,23 @@ absl::Status ApplyPolicy(const RunConfig& config, RunPlan& plan) {
   return absl::OkStatus();
 }
 
+// The tenants of the file, or as many as there are shares, named t0, t1, ...
+absl::Status SetTenants(const RunConfig& config, RunPlan& plan) {
+  plan.options.router.tenants = config.tenants;
+  plan.workload.shares = config.shares;
+  for (const TenantConfig& tenant : config.tenants) {
+    plan.workload.tenant_names.push_back(tenant.name);
+  }
+  size_t tenants = std::max(config.tenants.size(), size_t{1});
+  if (config.shares.empty()) plan.workload.shares.assign(tenants, 1);
+  if (!config.tenants.empty() && plan.workload.shares.size() != tenants) {
+    return InvalidArgument("--shares: ", plan.workload.shares.size(),
+                           " of them, allowed: one for each of the ", tenants,
+                           " tenants of --tenants");
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<double> ParseNumber(std::string_view text, double min, double max) {
@@ -138,7 +155,7 @@ absl::StatusOr<RunPlan> MakePlan(const RunConfig& config, double rate,
   workload.rate = rate;
   workload.duration = options.duration;
   workload.declared = config.declared;
-  workload.shares = config.shares;
+  KVERN_RETURN_IF_ERROR(SetTenants(config, plan));
   absl::StatusOr<FaultLevels> faults = ParseFaults(config.faults, config.duration / 60);
   if (!faults.ok()) return InvalidArgument("--faults: ", faults.status().message());
   options.faults = *faults;

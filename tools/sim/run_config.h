@@ -26,7 +26,8 @@ struct RunConfig {
   double duration = 180;
   std::string faults = "none";
   std::vector<Declared> declared = {{4096, 700}, {1024, 300}};
-  std::vector<uint32_t> shares = {1};
+  std::vector<TenantConfig> tenants;  // of the tenants file
+  std::vector<uint32_t> shares;       // of the requests; empty: each tenant has the same
   Slo slo;
   int64_t batch_tokens = 1024;
   int64_t queue_entries = 1024;

@@ -31,7 +31,8 @@ SizedWorkload::SizedWorkload(const SizedOptions& options, const FakeModel& model
       tenants_rng_(Rng(seed).Fork(13)) {
   KVERN_CHECK(options.rate > 0 && !options.shares.empty() && !options.declared.empty());
   for (uint32_t tenant = 0; tenant < options.shares.size(); ++tenant) {
-    tenants_.push_back(absl::StrCat("t", tenant));
+    bool named = !options.tenant_names.empty();
+    tenants_.push_back(named ? options.tenant_names[tenant] : absl::StrCat("t", tenant));
     clients_.insert(clients_.end(), options.clients_per_tenant, tenant);
   }
   if (options.arrivals != Arrivals::kTrace) return;

@@ -28,8 +28,9 @@ struct SizedOptions {
   double rate = 1;                                     // requests per second, on average
   Duration duration = 180 * kSecond;                   // for kFlash
   std::vector<Declared> declared;
-  // [tenants] their shares of the requests, in proportion; named t0, t1, ...
+  // [tenants] their shares of the requests, in proportion; named t0, t1, ... unless said otherwise
   std::vector<uint32_t> shares = {1};
+  std::vector<std::string> tenant_names;  // [tenants], or empty
   uint32_t clients_per_tenant = 4;
   // ---- what the policy makes of a request
   ServiceClass service_class = ServiceClass::kGuaranteed;

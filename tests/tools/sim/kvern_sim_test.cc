@@ -160,6 +160,19 @@ TEST_F(KvernSim, TenantsShareTheLoad) {
             3 * tenants["t1"]["offered_rps"].get<double>());
 }
 
+TEST_F(KvernSim, TenantsComeFromAFile) {
+  std::ofstream(TracePath()) << R"({"tenants": [{"name": "a", "weight": 3}, {"name": "b"}]})";
+  std::string tenants = "--workload poisson --rate 10 --tenants " + TracePath();
+  Outcome outcome = Run(tenants + kShort);
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.errors;
+  nlohmann::json shown = outcome.Json()["per_tenant"];
+  EXPECT_TRUE(shown.contains("a") && shown.contains("b")) << shown;
+  Outcome bad = Run(tenants + " --shares 1,1,1");
+  EXPECT_EQ(bad.exit_code, 2);
+  EXPECT_THAT(bad.errors, HasSubstr("--shares: 3 of them, allowed: one for each of the 2 tenants"));
+  EXPECT_EQ(Run("--rate 1 --tenants /nonexistent").exit_code, 2);
+}
+
 TEST_F(KvernSim, UsageErrorsNameTheOption) {
   const std::pair<const char*, const char*> kBad[] = {
       {"", "needs either --load or --rate"},
