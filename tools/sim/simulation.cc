@@ -191,7 +191,8 @@ void Simulation::Run() {
 bool Simulation::Quiet() {
   if (checker_.open() > 0) return false;
   for (const auto& group : groups_) {
-    if (group->paused()) return false;  // not healed yet
+    // Not healed yet, though the router may still take it for live.
+    if (!group->up() || group->paused() || group->scheduler() == nullptr) return false;
   }
   RouterStatus status = TakeStatus();
   uint64_t live = 0;
