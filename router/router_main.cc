@@ -11,6 +11,7 @@
 
 #include "cluster/base/check.h"
 #include "cluster/base/log.h"
+#include "cluster/base/machine.h"
 #include "cluster/base/options.h"
 #include "router/announce.h"
 #include "router/io/router_loop.h"
@@ -231,6 +232,7 @@ absl::Status RunRouter(const Settings& settings) {
 
 int Main(int argc, char** argv) {
   Settings settings = ParseCommandLine(argc, argv);
+  KeepFreedMemory();
   absl::Status status = RunRouter(settings);
   if (status.ok()) return 0;
   std::fprintf(stderr, "kvern-router: %s\n", std::string(status.message()).c_str());

@@ -1,10 +1,13 @@
 #include "cluster/base/machine.h"
 
+#include <malloc.h>
 #include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <fstream>
+
+#include "cluster/base/check.h"
 
 namespace kvern {
 
@@ -21,6 +24,13 @@ uint64_t DefaultKvMemory(int64_t ranks) {
   uint64_t limit = 0;
   if (std::ifstream("/sys/fs/cgroup/memory.max") >> limit) memory = std::min(memory, limit);
   return memory / 4 / static_cast<uint64_t>(ranks);
+}
+
+void KeepFreedMemory() {
+  constexpr int kKeptBytes = 64 << 20;
+  constexpr int kLargestFromHeap = 32 << 20;  // the most that glibc allows
+  KVERN_CHECK_EQ(mallopt(M_MMAP_THRESHOLD, kLargestFromHeap), 1);
+  KVERN_CHECK_EQ(mallopt(M_TRIM_THRESHOLD, kKeptBytes), 1);
 }
 
 }  // namespace kvern

@@ -1,4 +1,5 @@
-// What this machine has, and a rank's share of it unless its operator says otherwise.
+// What this machine has, and a rank's share of it unless its operator says otherwise; how a process
+// uses its memory.
 #pragma once
 
 #include <cstdint>
@@ -11,5 +12,9 @@ int64_t DefaultThreads(int64_t ranks);
 // KV bytes per rank: 25 % of the machine's memory (or this control group's, if less) ÷ ranks.
 // REQUIRES: ranks > 0.
 uint64_t DefaultKvMemory(int64_t ranks);
+
+// From now on this process keeps up to 64 MiB of freed memory for its next large objects. Without
+// it each message of some hundred kilobytes costs a page fault per page, again and again.
+void KeepFreedMemory();
 
 }  // namespace kvern
