@@ -88,6 +88,10 @@ class Checks {
     if (list == nullptr || !Count(field, list->size(), max)) return {};
     if (!Spend(field, list->size() * sizeof(T))) return {};
     static_assert(FLATBUFFERS_LITTLEENDIAN);
+    if (reinterpret_cast<uintptr_t>(list->Data()) % alignof(T) == 0) {
+      const auto* first = reinterpret_cast<const T*>(list->Data());
+      return std::vector<T>(first, first + list->size());  // not zeroed first: lists are long
+    }
     std::vector<T> copy(list->size());
     if (!copy.empty()) std::memcpy(copy.data(), list->Data(), copy.size() * sizeof(T));
     return copy;

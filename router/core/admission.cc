@@ -135,7 +135,6 @@ Request& RouterImpl::OpenRequest(Client& client, RequestId id, GenerateRequest& 
 }
 
 void RouterImpl::Enqueue(Request& request, std::vector<uint32_t> ids) {
-  if (Refusal r = ValidatePrompt(config_, ids); !r.ok()) return Fail(request, std::move(r));
   request.prompt = std::move(ids);
   request.prompt_tokens = static_cast<uint32_t>(request.prompt.size());
   request.need =

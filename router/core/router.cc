@@ -92,6 +92,8 @@ void RouterImpl::On(Tokenized& event) {
     Abandon(request);
   } else if (event.error != ErrorCode::kNone) {
     Fail(request, {event.error, std::move(event.message), {}});
+  } else if (Refusal r = ValidatePrompt(config_, event.ids); !r.ok()) {
+    Fail(request, std::move(r));
   } else {
     Enqueue(request, std::move(event.ids));
   }

@@ -73,7 +73,7 @@ class RouterImpl {
   void OnGenerate(Client& client, GenerateRequest message);
   Refusal Admissible(Client& client, const GenerateRequest& message, uint64_t bytes);
   Request& OpenRequest(Client& client, RequestId id, GenerateRequest& message);
-  // The ids are known: refuse, or line up.
+  // The ids are known and valid: refuse, or line up.
   void Enqueue(Request& request, std::vector<uint32_t> ids);
   // `prompt_tokens` may be a lower bound: what does not fit with fewer never fits.
   Refusal CheckFits(uint64_t prompt_tokens, uint32_t max_tokens, uint32_t n) const;
