@@ -1,9 +1,14 @@
 // The C++ client against a router of a few lines, on real sockets.
+#include <gmock/gmock.h>
+
 #include <atomic>
+#include <condition_variable>
 #include <functional>
 #include <map>
+#include <mutex>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "cluster/base/check.h"
 #include "cluster/net/poller.h"
@@ -19,6 +24,9 @@ extern "C" const char* __tsan_default_suppressions() { return "called_from_lib:l
 
 namespace kvern {
 namespace {
+
+using ::testing::AnyOf;
+using ::testing::ElementsAre;
 
 // Answers every message by `answer`, on its own thread.
 class SmallRouter {
@@ -93,7 +101,7 @@ Deltas DeltaOf(const RequestId& id, uint32_t choice, uint32_t position, bool las
   return {{delta}};
 }
 
-// max_tokens tokens for each request; "hang" gets one and no end.
+// max_tokens tokens for each request; "hang" gets one and no end, "endless" all and no end.
 void Serve(const ClientMessage& message, const SmallRouter::Reply& reply) {
   if (std::holds_alternative<Hello>(message)) {
     Welcome welcome;
@@ -115,7 +123,8 @@ void Serve(const ClientMessage& message, const SmallRouter::Reply& reply) {
     bool hang = request->prompt == "hang";
     uint32_t tokens = hang ? 1 : *request->max_tokens;
     for (uint32_t i = 0; i < tokens; ++i) {
-      reply(DeltaOf(request->request_id, 0, i, !hang && i + 1 == tokens));
+      bool ends = !hang && request->prompt != "endless";
+      reply(DeltaOf(request->request_id, 0, i, ends && i + 1 == tokens));
     }
   }
 }
@@ -165,6 +174,145 @@ TEST(CppClient, ManyThreadsManyRequests) {
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(good, 400);
+}
+
+// What a router heard of one kind, for a thread that waits for it.
+class Heard {
+ public:
+  void Add(uint64_t what) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    all_.push_back(what);
+    added_.notify_all();
+  }
+  // Blocks until so many were heard; returns them.
+  std::vector<uint64_t> Await(size_t count) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    added_.wait(lock, [&] { return all_.size() >= count; });
+    return all_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable added_;
+  std::vector<uint64_t> all_;
+};
+
+TEST(CppClient, ReadersGiveCredit) {
+  Heard taken;
+  SmallRouter router([&](const ClientMessage& message, const SmallRouter::Reply& reply) {
+    if (const Consumed* consumed = std::get_if<Consumed>(&message)) {
+      ASSERT_EQ(consumed->streams.size(), 1u);
+      taken.Add(consumed->streams[0].tokens);
+    } else if (const Hello* hello = std::get_if<Hello>(&message)) {
+      EXPECT_TRUE(hello->gives_credit);
+      Welcome welcome;
+      welcome.keep_alive_ms = 600'000;
+      welcome.stream_window = 5;
+      reply(welcome);
+    } else {
+      Serve(message, reply);
+    }
+  });
+  std::unique_ptr<Client> client = ConnectTo(router.endpoint());
+  std::unique_ptr<RequestStream> stream = client->Generate(Ask("endless", 8));
+  ASSERT_TRUE(client->Capacity().ok());  // Behind all deltas: they are here, and were not read.
+  EXPECT_TRUE(taken.Await(0).empty());
+  ASSERT_TRUE(std::holds_alternative<Accepted>(*stream->Next()));
+  for (int i = 0; i < 2; ++i) stream->Next();
+  ASSERT_TRUE(client->Capacity().ok());
+  EXPECT_TRUE(taken.Await(0).empty());
+  stream->Next();  // half of 5, rounded up
+  EXPECT_THAT(taken.Await(1), ElementsAre(3));
+  for (int i = 0; i < 3; ++i) stream->Next();
+  EXPECT_THAT(taken.Await(2), ElementsAre(3, 6));
+  stream.reset();
+
+  // What a sink was called with is read.
+  client->Start(Ask("endless", 4), [](RequestEvent) {});
+  EXPECT_THAT(taken.Await(3), ElementsAre(3, 6, AnyOf(3, 4)));
+}
+
+TEST(CppClient, KeepAlivesReportTheRest) {
+  Heard taken;
+  SmallRouter router([&](const ClientMessage& message, const SmallRouter::Reply& reply) {
+    if (const Consumed* consumed = std::get_if<Consumed>(&message)) {
+      taken.Add(consumed->streams.at(0).tokens);
+    } else if (std::holds_alternative<Hello>(message)) {
+      Welcome welcome;
+      welcome.keep_alive_ms = 10;
+      welcome.stream_window = 1000;
+      reply(welcome);
+    } else {
+      Serve(message, reply);
+    }
+  });
+  std::unique_ptr<Client> client = ConnectTo(router.endpoint());
+  std::unique_ptr<RequestStream> stream = client->Generate(Ask("hang"));
+  stream->Next();
+  stream->Next();
+  EXPECT_THAT(taken.Await(1), ElementsAre(1));
+}
+
+// Refuses "busy", and says `credit` with each keep-alive.
+SmallRouter::Answer BusyRouter(Heard* generated, std::atomic<uint32_t>* credit) {
+  return [=](const ClientMessage& message, const SmallRouter::Reply& reply) {
+    const GenerateRequest* request = std::get_if<GenerateRequest>(&message);
+    if (request != nullptr) generated->Add(request->ttft_deadline_ms.value_or(0));
+    if (request != nullptr && request->prompt == "busy") {
+      RequestError error{request->request_id, ErrorCode::kOverloaded, "busy", {}};
+      error.details.retry_after_ms = 60'000;
+      error.details.credit = 0;
+      reply(error);
+    } else if (std::holds_alternative<KeepAlive>(message)) {
+      reply(KeepAliveReply{credit->load()});
+    } else {
+      Serve(message, reply);
+    }
+  };
+}
+
+TEST(CppClient, RequestsWaitForCredit) {
+  Heard generated;
+  std::atomic<uint32_t> credit{0};
+  SmallRouter router(BusyRouter(&generated, &credit));
+  std::unique_ptr<Client> client = ConnectTo(router.endpoint());
+  EXPECT_EQ(client->Complete(Ask("busy")).error->code, ErrorCode::kOverloaded);
+  GenerateRequest patient = Ask("x");
+  patient.ttft_deadline_ms = 600'000;
+  std::unique_ptr<RequestStream> held = client->Generate(patient);
+  std::unique_ptr<RequestStream> second = client->Generate(Ask("x"));
+  client->Generate(Ask("dropped")).reset();
+  ASSERT_TRUE(client->Capacity().ok());  // Behind whatever was sent.
+  EXPECT_EQ(generated.Await(0).size(), 1u);
+  // Its deadline would pass: the router is asked at once.
+  GenerateRequest urgent = Ask("x");
+  urgent.ttft_deadline_ms = 1000;
+  EXPECT_FALSE(client->Complete(urgent).error.has_value());
+  EXPECT_EQ(generated.Await(0).size(), 2u);
+
+  credit = 2;
+  while (std::optional<RequestEvent> event = held->Next()) {
+    EXPECT_FALSE(std::holds_alternative<RequestError>(*event));
+  }
+  EXPECT_LE(generated.Await(4)[2], 600'000u);
+  EXPECT_GT(generated.Await(4)[2], 0u);
+  credit = 0;
+  EXPECT_EQ(client->Complete(Ask("busy")).error->code, ErrorCode::kOverloaded);
+  std::unique_ptr<RequestStream> never = client->Generate(Ask("x"));
+  client.reset();
+  EXPECT_EQ(std::get<RequestError>(*never->Next()).code, ErrorCode::kCancelled);
+}
+
+TEST(CppClient, WithoutThrottleEverythingIsSent) {
+  Heard generated;
+  std::atomic<uint32_t> credit{0};
+  SmallRouter router(BusyRouter(&generated, &credit));
+  ClientOptions options;
+  options.endpoint = router.endpoint();
+  options.throttle = false;
+  std::unique_ptr<Client> client = *Client::Connect(options);
+  EXPECT_EQ(client->Complete(Ask("busy")).error->code, ErrorCode::kOverloaded);
+  EXPECT_FALSE(client->Complete(Ask("x")).error.has_value());
 }
 
 TEST(CppClient, DroppedStreamCancels) {

@@ -13,6 +13,7 @@ sys.path.insert(0, str(HERE))
 
 from kvern import AsyncClient, Client, KvernError  # noqa: E402
 from kvern import _request  # noqa: E402
+from kvern._throttle import Throttle  # noqa: E402
 from kvern.wire import ServiceClass  # noqa: E402
 from scripted_router import ScriptedRouter  # noqa: E402
 
@@ -214,6 +215,128 @@ class SyncTest(RouterTest):
         self.assertEqual("".join(delta.text for delta in first), "a ")
 
 
+class FlowTest(RouterTest):
+    def consumed(self):
+        return [entry[1:] for entry in self.router.log if entry[0] == "consumed"]
+
+    def test_what_is_read_is_reported_by_half_windows(self):
+        self.router.stream_window = 8
+        self.router.keep_alive_ms = 60_000
+        client = self.client()
+        stream = client.generate(prompt="hang a b c d e")  # two tokens each
+        client.status()  # All of it is here, and nobody has read it.
+        self.assertTrue(self.router.gives_credit)
+        next(stream)
+        client.status()
+        self.assertEqual(self.consumed(), [])
+        next(stream)
+        wait_for(lambda: self.consumed() == [(stream.request_id, 4)], "half a window")
+        next(stream)
+        client.status()
+        self.assertEqual(len(self.consumed()), 1)
+        next(stream)
+        wait_for(lambda: self.consumed()[1:] == [(stream.request_id, 8)], "the other half")
+        stream.close()
+
+    def test_keep_alives_report_the_rest(self):
+        self.router.stream_window = 1000
+        client = self.client()
+        streams = [client.generate(prompt="hang a b") for _ in range(2)]
+        for stream in streams:
+            next(stream)
+        wait_for(lambda: sorted(self.consumed()) == sorted((s.request_id, 2) for s in streams),
+                 "both streams")
+        heard = self.router.count("keep_alive")
+        wait_for(lambda: self.router.count("keep_alive") > heard + 2, "keep-alives")
+        self.assertEqual(len(self.consumed()), 2)  # The same again is no news.
+        for stream in streams:
+            stream.close()
+
+    def test_a_router_without_windows_hears_of_none(self):
+        client = self.client()
+        stream = client.generate(prompt="hang a b")
+        next(stream)
+        wait_for(lambda: self.router.count("keep_alive") > 2, "keep-alives")
+        self.assertEqual(self.consumed(), [])
+        stream.close()
+
+    def busy(self, **options):
+        client = self.client(**options)
+        error = self.error(lambda: client.complete(prompt="busy"))
+        self.assertEqual((error.code, error.details["retry_after_ms"]),
+                         ("overloaded", self.router.retry_after_ms))
+        return client
+
+    def test_no_credit_no_requests_until_there_is_some(self):
+        self.router.credit = 0
+        client = self.busy()
+        streams = [client.generate(prompt=text) for text in ("first", "second")]
+        client.status()  # Behind whatever was sent before.
+        self.assertEqual(self.router.count("generate"), 1)
+        self.router.credit = 2  # With the next keep-alive.
+        self.assertEqual(["".join(delta.text for delta in stream) for stream in streams],
+                         ["first ", "second "])
+        self.assertEqual(client.complete(prompt="third").text, "third ")
+
+    def test_only_as_many_as_there_is_credit_for(self):
+        self.router.credit = 0
+        client = self.busy()
+        streams = [client.generate(prompt="hang") for _ in range(3)]
+        connection = client._connection
+        connection.call(connection._throttle.on_credit, 0, 2)
+        client.status()
+        wait_for(lambda: self.router.count("generate") == 3, "two more requests")
+        for stream in streams:
+            stream.close()
+
+    def test_the_advice_passes(self):
+        self.router.retry_after_ms = 80
+        client = self.busy()
+        begun = time.monotonic()
+        self.assertEqual(client.complete(prompt="later").text, "later ")
+        self.assertGreaterEqual(time.monotonic() - begun, 0.07)
+
+    def test_accepted_without_credit_holds_the_next(self):
+        self.router.credit = 0
+        self.router.keep_alive_ms = 60_000
+        client = self.client()
+        client.complete(prompt="a")
+        stream = client.generate(prompt="b")
+        client.status()
+        self.assertEqual(self.router.count("generate"), 1)
+        self.assertEqual(self.error(lambda: client.complete(prompt="c", request_id=stream.request_id)
+                                    ).code, "invalid_argument")
+        stream.close()
+        client.status()
+        self.assertEqual((self.router.count("generate"), self.router.count("cancel")), (1, 0))
+
+    def test_without_throttle_everything_is_sent(self):
+        client = self.busy(throttle=False)
+        self.assertEqual(client.complete(prompt="now").text, "now ")
+
+    def test_a_deadline_that_would_pass_is_the_routers_to_answer(self):
+        client = self.busy()
+        self.assertEqual(client.complete(prompt="now", ttft_deadline_ms=500).text, "now ")
+
+    def test_close_ends_what_is_held(self):
+        client = self.busy()
+        stream = client.generate(prompt="never")
+        client.close()
+        self.assertEqual(self.error(lambda: list(stream)).code, "cancelled")
+
+    def test_deadlines_count_while_held(self):
+        throttle = Throttle(on=True)
+        throttle.on_error(10.0, KvernError("overloaded", "", {"retry_after_ms": 2000}))
+        self.assertTrue(throttle.hold(10.5, "a", b"a", {"deadline_ms": 5000}))
+        self.assertTrue(throttle.hold(10.5, "b", b"b", {}))
+        self.assertFalse(throttle.hold(10.5, "c", b"c", {"ttft_deadline_ms": 1500}))
+        self.assertIsNone(throttle.take(11.9))
+        self.assertEqual(throttle.next_time(), 12.0)
+        self.assertEqual(throttle.take(12.0), ("a", b"a", {"deadline_ms": 3500}))
+        self.assertEqual(throttle.take(12.0), ("b", b"b", None))
+        self.assertFalse(throttle)
+
+
 class FieldsTest(RouterTest):
     def test_every_field_reaches_the_wire(self):
         client = self.client()
@@ -323,6 +446,27 @@ class AsyncTest(RouterTest):
         self.assertEqual((texts, text, choices), (["one ", "two "], "three ", 2))
         self.assertEqual(status["total"]["free_blocks"], 54)
         self.assertEqual(model, "scripted")
+
+    def test_reading_gives_credit(self):
+        self.router.stream_window = 4
+        self.router.keep_alive_ms = 60_000
+        async def body(client):
+            stream = client.generate(prompt="hang a b")
+            await client.status()
+            self.assertEqual(self.router.count("consumed"), 0)
+            await stream.__anext__()
+            await client.status()
+            self.assertIn(("consumed", stream.request_id, 2), self.router.log)
+            stream.close()
+        self.run_async(body)
+
+    def test_throttle_can_be_switched_off(self):
+        async def body():
+            async with AsyncClient(self.router.endpoint, timeout=20, throttle=False) as client:
+                with self.assertRaises(KvernError):
+                    await client.complete(prompt="busy")
+                return (await client.complete(prompt="now")).text
+        self.assertEqual(asyncio.run(body()), "now ")
 
     def test_many_at_once(self):
         async def body(client):

@@ -7,10 +7,10 @@ import time
 import flatbuffers
 import zmq
 
-from kvern.wire import (Accepted, CancelRequest, CapacityReply, ClientBody, ClientToRouter, Delta,
-                        Deltas, ErrorDetails, GenerateRequest, GroupCapacity, Hello, KeepAliveReply,
-                        RankCapacity, RequestError, RequestId, RouterToClient, RouterToClientBody,
-                        TokenLogprob, TokenValue, Usage, Welcome)
+from kvern.wire import (Accepted, CancelRequest, CapacityReply, ClientBody, ClientToRouter, Consumed,
+                        Delta, Deltas, ErrorDetails, GenerateRequest, GroupCapacity, Hello,
+                        KeepAliveReply, RankCapacity, RequestError, RequestId, RouterToClient,
+                        RouterToClientBody, TokenLogprob, TokenValue, Usage, Welcome)
 
 BODY = RouterToClientBody.RouterToClientBody
 KIND = ClientBody.ClientBody
@@ -28,6 +28,10 @@ class ScriptedRouter:
         self.incarnation = incarnation
         self.keep_alive_ms = keep_alive_ms
         self.silent = False
+        self.stream_window = 0
+        self.credit = None  # said in replies; None: nothing
+        self.retry_after_ms = 60_000
+        self.gives_credit = None  # as the last Hello said
         self.log = []
         self.requests = {}  # request id -> GenerateRequest table
         self._socket = zmq.Context.instance().socket(zmq.ROUTER)
@@ -74,12 +78,21 @@ class ScriptedRouter:
             hello = Hello.Hello()
             hello.Init(body.Bytes, body.Pos)
             self.log.append(("hello", (hello.Tenant() or b"").decode()))
+            self.gives_credit = hello.GivesCredit()
             if not self.silent:
                 self._send(peer, self.welcome)
         elif kind == KIND.KeepAlive:
             self.log.append(("keep_alive",))
             if not self.silent:
-                self._send(peer, lambda b: (BODY.KeepAliveReply, self._empty(b)))
+                self._send(peer, self.keep_alive_reply)
+        elif kind == KIND.Consumed:
+            consumed = Consumed.Consumed()
+            consumed.Init(body.Bytes, body.Pos)
+            for index in range(consumed.StreamsLength()):
+                stream = consumed.Streams(index)
+                wire_id = stream.RequestId(RequestId.RequestId())
+                self.log.append(("consumed", f"{(wire_id.High() << 64) | wire_id.Low():032x}",
+                                 stream.Tokens()))
         elif kind == KIND.CapacityQuery:
             self.log.append(("capacity",))
             self._send(peer, self.capacity)
@@ -96,10 +109,6 @@ class ScriptedRouter:
             self.requests[request_id] = request
             self.log.append(("generate", request_id))
             self._answer(peer, request_id, request)
-
-    def _empty(self, builder):
-        KeepAliveReply.KeepAliveReplyStart(builder)
-        return KeepAliveReply.KeepAliveReplyEnd(builder)
 
     def _send(self, peer, make):
         builder = flatbuffers.Builder(256)
@@ -121,6 +130,11 @@ class ScriptedRouter:
             return self._send(peer, lambda b: self.error(
                 b, request_id, 3, "needs 99 blocks", needed_blocks=99, available_blocks=64,
                 largest_total_tokens=1024))
+        if prompt == "busy":
+            advice = {"retry_after_ms": self.retry_after_ms}
+            if self.credit is not None:
+                advice["credit"] = self.credit
+            return self._send(peer, lambda b: self.error(b, request_id, 4, "busy", **advice))
         if prompt == "garbage":
             return self._socket.send_multipart([peer, b"\0" * 40])
         if prompt == "unreadable":
@@ -147,13 +161,22 @@ class ScriptedRouter:
         Welcome.WelcomeAddHasTokenizer(builder, True)
         Welcome.WelcomeAddMaxSeqLen(builder, 2048)
         Welcome.WelcomeAddKeepAliveMs(builder, self.keep_alive_ms)
+        Welcome.WelcomeAddStreamWindow(builder, self.stream_window)
         return BODY.Welcome, Welcome.WelcomeEnd(builder)
+
+    def keep_alive_reply(self, builder):
+        KeepAliveReply.KeepAliveReplyStart(builder)
+        if self.credit is not None:
+            KeepAliveReply.KeepAliveReplyAddCredit(builder, self.credit)
+        return BODY.KeepAliveReply, KeepAliveReply.KeepAliveReplyEnd(builder)
 
     def accepted(self, builder, request_id):
         Accepted.AcceptedStart(builder)
         Accepted.AcceptedAddRequestId(builder, _id(builder, request_id))
         Accepted.AcceptedAddSeed(builder, 2**63 + 5)
         Accepted.AcceptedAddPromptTokens(builder, 3)
+        if self.credit is not None:
+            Accepted.AcceptedAddCredit(builder, self.credit)
         return BODY.Accepted, Accepted.AcceptedEnd(builder)
 
     def error(self, builder, request_id, code, message, **details):
@@ -162,6 +185,8 @@ class ScriptedRouter:
         for name, add in (("needed_blocks", ErrorDetails.ErrorDetailsAddNeededBlocks),
                           ("available_blocks", ErrorDetails.ErrorDetailsAddAvailableBlocks),
                           ("largest_total_tokens", ErrorDetails.ErrorDetailsAddLargestTotalTokens),
+                          ("retry_after_ms", ErrorDetails.ErrorDetailsAddRetryAfterMs),
+                          ("credit", ErrorDetails.ErrorDetailsAddCredit),
                           ("still_open", ErrorDetails.ErrorDetailsAddStillOpen)):
             if name in details:
                 add(builder, details[name])

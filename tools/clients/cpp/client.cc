@@ -58,6 +58,7 @@ void Answer::Add(const RequestEvent& event) {
 struct RequestStream::Inbox {
   std::mutex mutex;
   std::condition_variable arrived;
+  std::shared_ptr<StreamProgress> progress = std::make_shared<StreamProgress>();
   std::deque<RequestEvent> events;
 };
 
@@ -72,6 +73,11 @@ std::optional<RequestEvent> RequestStream::Next() {
   RequestEvent event = std::move(inbox_->events.front());
   inbox_->events.pop_front();
   ended_ = IsEnd(event);
+  lock.unlock();
+  const Delta* delta = std::get_if<Delta>(&event);
+  if (delta != nullptr && !ended_) {
+    connection_->Taken(request_id_, ticket_, *inbox_->progress, delta->token_ids.size());
+  }
   return event;
 }
 
@@ -100,11 +106,12 @@ std::unique_ptr<RequestStream> Client::Generate(GenerateRequest request) {
   auto inbox = std::make_shared<RequestStream::Inbox>();
   std::unique_ptr<RequestStream> stream(new RequestStream(connection_, inbox));
   stream->request_id_ = NameRequest(request);
-  stream->ticket_ = connection_->Submit(std::move(request), [inbox](RequestEvent event) {
+  auto sink = [inbox](RequestEvent event) {
     std::lock_guard<std::mutex> lock(inbox->mutex);
     inbox->events.push_back(std::move(event));
     inbox->arrived.notify_one();
-  });
+  };
+  stream->ticket_ = connection_->Submit(std::move(request), std::move(sink), inbox->progress);
   return stream;
 }
 

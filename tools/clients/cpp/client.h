@@ -25,6 +25,10 @@ struct ClientOptions {
   Duration timeout = 30 * kSecond;  // of the router's silence, not of an answer
   std::string tenant;               // said once per connection; empty: the default one
   std::string name = "cpp";         // for the router's log
+  // While the service says that it takes no more, new requests wait here, for as long as it said,
+  // or until it takes some. One that would not be sent before its deadline does not wait: the
+  // service answers it. Off: everything is sent at once.
+  bool throttle = true;
 };
 
 using RequestEvent = std::variant<Accepted, Delta, RequestError>;
@@ -33,6 +37,7 @@ using RequestEvent = std::variant<Accepted, Delta, RequestError>;
 bool IsEnd(const RequestEvent& event);
 
 // Called on the client's thread: must be quick and must not call the Client's blocking methods.
+// What it was called with counts as read; a RequestStream's events do when Next returns them.
 using EventSink = std::function<void(RequestEvent)>;
 
 // One choice of a whole answer.

@@ -14,6 +14,10 @@ namespace {
 
 // Between two connections: a router that takes and drops them at once is not asked without pause.
 constexpr Duration kReopenPause = 50 * kMillisecond;
+// With no credit and no word of how long: the next keep-alive brings news.
+constexpr Duration kHoldWithoutAdvice = kSecond;
+// Advice beyond this means nothing.
+constexpr Duration kMaxHold = 60 * kSecond;
 // Messages handled before commands and time get their turn.
 constexpr int kMaxBatch = 1024;
 
@@ -55,7 +59,7 @@ absl::StatusOr<std::shared_ptr<ClientConnection>> ClientConnection::Start(
   // Here, so that a wrong endpoint is this call's error.
   KVERN_ASSIGN_OR_RETURN(connection->link_,
                          ClientLink::Open(*connection->context_, options.endpoint));
-  connection->Transmit(Hello{connection->incarnation_, options.tenant, options.name});
+  connection->SayHello();
   connection->last_heard_ = MonotonicNow();
   connection->thread_ = StartWithoutSignals([raw = connection.get()] { raw->Run(); });
   return connection;
@@ -99,13 +103,25 @@ void ClientConnection::AwaitWelcome(WelcomeSink sink) {
   });
 }
 
-uint64_t ClientConnection::Submit(GenerateRequest request, EventSink sink) {
+uint64_t ClientConnection::Submit(GenerateRequest request, EventSink sink,
+                                  std::shared_ptr<StreamProgress> progress) {
   uint64_t ticket = next_ticket_++;
-  Post([this, ticket, request = std::move(request), sink = std::move(sink)](bool running) mutable {
-    if (running) return SubmitHere(std::move(request), ticket, std::move(sink));
+  Post([this, ticket, request = std::move(request), sink = std::move(sink),
+        progress = std::move(progress)](bool running) mutable {
+    if (running) return SubmitHere(std::move(request), ticket, std::move(sink), progress);
     sink(ErrorOf(request.request_id, ErrorCode::kCancelled, "the client is closed"));
   });
   return ticket;
+}
+
+void ClientConnection::Taken(const RequestId& request_id, uint64_t ticket, StreamProgress& progress,
+                             uint64_t tokens) {
+  uint64_t before = progress.taken.fetch_add(tokens);
+  uint64_t every = report_every_;
+  if (every == 0 || before / every == (before + tokens) / every) return;
+  Post([this, request_id, ticket](bool running) {
+    if (running) Report(request_id, ticket);
+  });
 }
 
 void ClientConnection::Cancel(const RequestId& request_id, std::optional<uint64_t> ticket) {
@@ -190,7 +206,11 @@ void ClientConnection::Reopen() {
   reopen_at_ = MonotonicNow() + kReopenPause;
   if (!link.ok()) return;  // Out of descriptors, say: the silence will end what waits.
   link_ = std::move(*link);
-  Transmit(Hello{incarnation_, options_.tenant, options_.name});
+  SayHello();
+}
+
+void ClientConnection::SayHello() {
+  Transmit(Hello{incarnation_, options_.tenant, options_.name, /*gives_credit=*/true});
 }
 
 void ClientConnection::ReceiveAll() {
@@ -215,12 +235,13 @@ void ClientConnection::OnMessage(const Frame& frame) {
 
 void ClientConnection::On(const Welcome& welcome) {
   welcome_ = welcome;
+  report_every_ = (uint64_t{welcome.stream_window} + 1) / 2;
   std::vector<WelcomeSink> sinks = std::move(welcome_sinks_);
   welcome_sinks_.clear();
   for (const WelcomeSink& sink : sinks) sink(welcome);
-  std::vector<Waiting> waiting = std::move(waiting_);
-  waiting_.clear();
-  for (Waiting& request : waiting) TransmitBytes(std::move(request.bytes));
+  hold_until_ = 0;  // said by another connection
+  for (Waiting& entry : waiting_) entry.until = 0;
+  SendWaiting();
   for (; queries_sent_ < queries_.size(); ++queries_sent_) Transmit(CapacityQuery{});
 }
 
@@ -229,6 +250,7 @@ void ClientConnection::On(const Accepted& accepted) {
   if (found == open_.end()) return;  // Cancelled here in the meantime.
   found->second.accepted = true;
   found->second.sink(accepted);
+  OnCredit(accepted.credit);
 }
 
 void ClientConnection::On(Deltas& deltas) {
@@ -236,7 +258,10 @@ void ClientConnection::On(Deltas& deltas) {
     auto found = open_.find(delta.request_id);
     if (found == open_.end()) continue;
     if (!delta.usage.has_value()) {
-      found->second.sink(std::move(delta));
+      uint64_t tokens = delta.token_ids.size();
+      Open& open = found->second;
+      open.sink(std::move(delta));
+      if (open.sink_takes) Taken(found->first, open.ticket, *open.progress, tokens);
       continue;
     }
     EventSink sink = std::move(found->second.sink);
@@ -246,6 +271,7 @@ void ClientConnection::On(Deltas& deltas) {
 }
 
 void ClientConnection::On(const RequestError& error) {
+  OnRefusal(error);
   // Refuses a second request of this id; the sink is the first one's.
   if (error.details.still_open) return;
   if (!error.request_id.IsZero()) {
@@ -277,8 +303,9 @@ void ClientConnection::Lose(const std::string& why) {
   last_heard_ = MonotonicNow();  // The silence counts from now.
   std::vector<RequestId> lost;
   for (const auto& [request_id, open] : open_) {
-    bool unsent = std::any_of(waiting_.begin(), waiting_.end(),
-                              [&](const Waiting& entry) { return entry.request_id == request_id; });
+    bool unsent = std::any_of(waiting_.begin(), waiting_.end(), [&](const Waiting& entry) {
+      return entry.request.request_id == request_id;
+    });
     if (!unsent) lost.push_back(request_id);
   }
   for (const RequestId& request_id : lost) EndRequest(request_id, ErrorCode::kUnavailable, why);
@@ -300,8 +327,10 @@ void ClientConnection::KeepTime() {
                                                   " for ", options_.timeout / kMillisecond, " ms"));
   } else if (welcome_.has_value() &&
              now - last_spoken_ >= Duration{welcome_->keep_alive_ms} * kMillisecond) {
+    ReportAll();
     Transmit(KeepAlive{});
   }
+  SendWaiting();
 }
 
 void ClientConnection::Transmit(const ClientMessage& message) {
@@ -313,32 +342,109 @@ void ClientConnection::TransmitBytes(std::string bytes) {
   if (link_ != nullptr && !link_->Send(std::move(bytes)).ok()) link_failed_ = true;
 }
 
-void ClientConnection::SubmitHere(GenerateRequest request, uint64_t ticket, EventSink sink) {
+void ClientConnection::SubmitHere(GenerateRequest request, uint64_t ticket, EventSink sink,
+                                  std::shared_ptr<StreamProgress> progress) {
   RequestId request_id = request.request_id;
   if (open_.contains(request_id)) {
     return sink(ErrorOf(request_id, ErrorCode::kInvalidArgument,
                         absl::StrCat("request_id: ", request_id.ToString(), " is already open")));
   }
-  std::string bytes = EncodeClientMessage(std::move(request), incarnation_);
+  std::string bytes = EncodeClientMessage(request, incarnation_);
   if (bytes.size() > kMaxClientMessageBytes) {  // It would end the connection and every stream.
     return sink(ErrorOf(request_id, ErrorCode::kInvalidArgument,
                         absl::StrCat("the request has ", bytes.size(),
                                      " bytes, allowed: ", kMaxClientMessageBytes)));
   }
   BeginWait();
-  open_.emplace(request_id, Open{std::move(sink), ticket, false});
-  if (welcome_.has_value()) {
-    TransmitBytes(std::move(bytes));
+  Open& open = open_[request_id];
+  open.sink = std::move(sink);
+  open.ticket = ticket;
+  open.sink_takes = progress == nullptr;
+  open.progress = open.sink_takes ? std::make_shared<StreamProgress>() : std::move(progress);
+  Time until = HoldUntil(request);
+  if (!welcome_.has_value()) {
+    waiting_.push_back({std::move(request), 0, 0});
+  } else if (until != 0) {
+    waiting_.push_back({std::move(request), MonotonicNow(), until});
   } else {
-    waiting_.push_back({request_id, std::move(bytes)});
+    TransmitBytes(std::move(bytes));
   }
+}
+
+Time ClientConnection::HoldUntil(const GenerateRequest& request) const {
+  Time now = MonotonicNow();
+  // Behind those that wait already, even if there is credit for some.
+  Time until = waiting_.empty() ? hold_until_ : std::max(hold_until_, waiting_.back().until);
+  if (!options_.throttle || until <= now) return 0;
+  for (const std::optional<uint32_t>& deadline : {request.ttft_deadline_ms, request.deadline_ms}) {
+    if (deadline && now + Duration{*deadline} * kMillisecond <= until) return 0;
+  }
+  return until;
+}
+
+void ClientConnection::SendWaiting() {
+  Time now = MonotonicNow();
+  while (welcome_.has_value() && !waiting_.empty() && waiting_.front().until <= now) {
+    Waiting entry = std::move(waiting_.front());
+    waiting_.pop_front();
+    // Its deadlines count from when it was made.
+    auto waited_ms =
+        static_cast<uint32_t>(entry.since == 0 ? 0 : (now - entry.since) / kMillisecond);
+    for (std::optional<uint32_t>* deadline :
+         {&entry.request.ttft_deadline_ms, &entry.request.deadline_ms}) {
+      if (*deadline) **deadline -= std::min(**deadline - 1, waited_ms);
+    }
+    Transmit(std::move(entry.request));
+  }
+}
+
+void ClientConnection::OnRefusal(const RequestError& error) {
+  const ErrorDetails& details = error.details;
+  // An older router does not say that it takes none.
+  bool none = details.credit ? *details.credit == 0 : error.code == ErrorCode::kOverloaded;
+  if (!none || !details.retry_after_ms) return OnCredit(details.credit);
+  auto longest = static_cast<uint64_t>(kMaxHold / kMillisecond);
+  auto ms = static_cast<Duration>(std::min(*details.retry_after_ms, longest));
+  hold_until_ = std::max(hold_until_, MonotonicNow() + ms * kMillisecond);
+}
+
+void ClientConnection::OnCredit(std::optional<uint32_t> credit) {
+  if (!credit) return;
+  if (*credit == 0) {
+    hold_until_ = std::max(hold_until_, MonotonicNow() + kHoldWithoutAdvice);
+    return;
+  }
+  hold_until_ = 0;
+  for (size_t i = 0; i < std::min<size_t>(*credit, waiting_.size()); ++i) waiting_[i].until = 0;
+  SendWaiting();
+}
+
+void ClientConnection::Report(const RequestId& request_id, uint64_t ticket) {
+  auto found = open_.find(request_id);
+  if (found == open_.end() || found->second.ticket != ticket || !welcome_.has_value()) return;
+  found->second.reported = found->second.progress->taken;
+  Time spoken = last_spoken_;
+  Transmit(Consumed{{{request_id, found->second.reported}}});
+  last_spoken_ = spoken;  // The next keep-alive is still due: only that has an answer.
+}
+
+void ClientConnection::ReportAll() {
+  if (report_every_ == 0) return;
+  Consumed consumed;
+  for (auto& [request_id, open] : open_) {
+    uint64_t taken = open.progress->taken;
+    if (taken == open.reported || consumed.streams.size() == kMaxConsumedStreams) continue;
+    open.reported = taken;
+    consumed.streams.push_back({request_id, taken});
+  }
+  if (!consumed.streams.empty()) Transmit(consumed);
 }
 
 void ClientConnection::CancelHere(const RequestId& request_id, std::optional<uint64_t> ticket) {
   auto found = open_.find(request_id);
   if (found == open_.end() || (ticket.has_value() && found->second.ticket != *ticket)) return;
-  size_t unsent =
-      std::erase_if(waiting_, [&](const Waiting& entry) { return entry.request_id == request_id; });
+  size_t unsent = std::erase_if(
+      waiting_, [&](const Waiting& entry) { return entry.request.request_id == request_id; });
   if (unsent == 0) Transmit(CancelRequest{request_id});
   EndRequest(request_id, ErrorCode::kCancelled, "cancelled by the client");
 }
@@ -380,6 +486,7 @@ Time ClientConnection::NextDeadline() const {
   next = std::min(next, last_heard_ + options_.timeout);
   if (welcome_.has_value()) {
     next = std::min(next, last_spoken_ + Duration{welcome_->keep_alive_ms} * kMillisecond);
+    if (!waiting_.empty()) next = std::min(next, waiting_.front().until);
   }
   return next;
 }

@@ -24,6 +24,11 @@
 
 namespace kvern {
 
+// How many tokens of a stream its reader has taken. Written by the reader.
+struct StreamProgress {
+  std::atomic<uint64_t> taken{0};
+};
+
 class ClientConnection {
  public:
   using WelcomeSink = std::function<void(absl::StatusOr<Welcome>)>;
@@ -34,8 +39,13 @@ class ClientConnection {
 
   // Each hands its work to the thread; the sinks are called there, once (events: until the end).
   void AwaitWelcome(WelcomeSink sink);
-  // Returns the request's ticket: ids may repeat, tickets do not.
-  uint64_t Submit(GenerateRequest request, EventSink sink);
+  // Returns the request's ticket: ids may repeat, tickets do not. Without `progress` what the sink
+  // was called with counts as taken.
+  uint64_t Submit(GenerateRequest request, EventSink sink,
+                  std::shared_ptr<StreamProgress> progress = nullptr);
+  // The reader has taken so many more. Wakes the thread when that makes half a window.
+  void Taken(const RequestId& request_id, uint64_t ticket, StreamProgress& progress,
+             uint64_t tokens);
   // With a ticket only the request that has it, so that whoever was refused for an id that is open
   // does not end the one that has it.
   void Cancel(const RequestId& request_id, std::optional<uint64_t> ticket = std::nullopt);
@@ -48,10 +58,14 @@ class ClientConnection {
     EventSink sink;
     uint64_t ticket = 0;
     bool accepted = false;
+    std::shared_ptr<StreamProgress> progress;
+    bool sink_takes = false;  // else a reader that calls Taken
+    uint64_t reported = 0;    // tokens, to the router
   };
   struct Waiting {
-    RequestId request_id;
-    std::string bytes;
+    GenerateRequest request;
+    Time since = 0;  // when it was held back; 0: it waits for the welcome only
+    Time until = 0;  // sent then at the latest
   };
 
   ClientConnection(ClientOptions options, std::unique_ptr<NetContext> context, WakeUp wake_up);
@@ -64,19 +78,31 @@ class ClientConnection {
   void RunCommands();
   void Wait();
   void Reopen();
+  void SayHello();
   void ReceiveAll();
   void OnMessage(const Frame& frame);
   void On(const Welcome& welcome);
   void On(const Accepted& accepted);
   void On(Deltas& deltas);
   void On(const RequestError& error);
-  void On(const KeepAliveReply&) {}
+  void On(const KeepAliveReply& reply) { OnCredit(reply.credit); }
   void On(CapacityReply& reply);
   void Lose(const std::string& why);
   void KeepTime();
   void Transmit(const ClientMessage& message);
   void TransmitBytes(std::string bytes);
-  void SubmitHere(GenerateRequest request, uint64_t ticket, EventSink sink);
+  void SubmitHere(GenerateRequest request, uint64_t ticket, EventSink sink,
+                  std::shared_ptr<StreamProgress> progress);
+  // Until when this request is held back now; 0: it is not.
+  Time HoldUntil(const GenerateRequest& request) const;
+  // Sends what waits and need not any more, in order.
+  void SendWaiting();
+  // What the router said it takes.
+  void OnCredit(std::optional<uint32_t> credit);
+  void OnRefusal(const RequestError& error);
+  // Tells what was taken of a stream, or of all.
+  void Report(const RequestId& request_id, uint64_t ticket);
+  void ReportAll();
   void CancelHere(const RequestId& request_id, std::optional<uint64_t> ticket);
   void EndRequest(const RequestId& request_id, ErrorCode code, const std::string& message);
   void FailAll(ErrorCode code, const std::string& message);
@@ -90,6 +116,8 @@ class ClientConnection {
   WakeUp wake_up_;
   std::thread thread_;
   std::atomic<uint64_t> next_ticket_{0};
+  // Tokens of a stream after which its credit is given back; 0: the router wants to hear of none.
+  std::atomic<uint64_t> report_every_{0};
 
   std::mutex mutex_;
   std::vector<std::function<void(bool)>> commands_;  // guarded by mutex_
@@ -104,7 +132,8 @@ class ClientConnection {
   Time last_heard_ = 0;
   Time last_spoken_ = 0;
   std::map<RequestId, Open> open_;  // sent, or waiting for the welcome
-  std::vector<Waiting> waiting_;    // their bytes, in order
+  std::deque<Waiting> waiting_;     // of these, not sent yet; in order
+  Time hold_until_ = 0;             // new requests wait: the router takes none
   std::deque<CapacitySink> queries_;
   size_t queries_sent_ = 0;
   std::vector<WelcomeSink> welcome_sinks_;

@@ -13,6 +13,8 @@ class _Inbox:
     def __init__(self, request_id=None):
         self.request_id = request_id
         self.accepted = False
+        self.taken = 0     # tokens, by the reader
+        self.reported = 0  # of these, to the router
         self._loop = asyncio.get_running_loop()
         self._queue = asyncio.Queue()
 
@@ -66,6 +68,8 @@ class AsyncStream:
                 continue
             if event.usage is not None:
                 self._open = False
+            else:
+                self._connection.took(self._inbox, len(event.token_ids))
             if not self._with_logprobs:
                 event.logprobs = None
             return event
@@ -90,8 +94,8 @@ class AsyncStream:
 class AsyncClient:
     """As Client, for asyncio: `async with AsyncClient(endpoint) as client`."""
 
-    def __init__(self, endpoint="tcp://127.0.0.1:5570", timeout=30, tenant=None):
-        self._arguments = (endpoint, timeout, tenant)
+    def __init__(self, endpoint="tcp://127.0.0.1:5570", timeout=30, tenant=None, throttle=True):
+        self._arguments = (endpoint, timeout, tenant, throttle)
         self._connection = None
         self._welcome = None
 

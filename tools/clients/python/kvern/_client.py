@@ -13,6 +13,8 @@ class _Inbox:
     def __init__(self, request_id=None):
         self.request_id = request_id
         self.accepted = False
+        self.taken = 0     # tokens, by the reader
+        self.reported = 0  # of these, to the router
         self._queue = queue.SimpleQueue()
 
     def put(self, event):
@@ -60,6 +62,8 @@ class Stream:
                 continue
             if event.usage is not None:
                 self._open = False
+            else:
+                self._connection.took(self._inbox, len(event.token_ids))
             if not self._with_logprobs:
                 event.logprobs = None
             return event
@@ -84,10 +88,12 @@ class Stream:
 class Client:
     """A connection to a router. Any thread may use it.
 
-    `timeout` is the router's silence in seconds, not the length of an answer. `tenant` is said once."""
+    `timeout` is the router's silence in seconds, not the length of an answer. `tenant` is said once.
+    `throttle`: while the service says that it takes no more, new requests wait here, for as long as
+    it said or until it takes some; False: they are sent, and refused there."""
 
-    def __init__(self, endpoint="tcp://127.0.0.1:5570", timeout=30, tenant=None):
-        self._connection = Connection(endpoint, timeout, tenant)
+    def __init__(self, endpoint="tcp://127.0.0.1:5570", timeout=30, tenant=None, throttle=True):
+        self._connection = Connection(endpoint, timeout, tenant, throttle)
         welcome = _Inbox()
         try:
             self._connection.wait_welcome(

@@ -15,6 +15,7 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from kvern import _reply, _request
+from kvern._throttle import Throttle
 from kvern._types import KvernError
 
 _HANDSHAKE_SUCCEEDED = 0x1000  # zmq.EVENT_HANDSHAKE_SUCCEEDED of newer pyzmq
@@ -23,12 +24,14 @@ _MAX_MESSAGE_BYTES = 64 << 20
 _LINGER_MS = 500
 # Messages handled before the other sources get their turn.
 _MAX_BATCH = 256
+# Streams in one message of what was taken.
+_MAX_CONSUMED = 4096
 
 
 class Connection:
     """`timeout`: seconds of the router's silence after which what is open ends as unavailable."""
 
-    def __init__(self, endpoint, timeout, tenant):
+    def __init__(self, endpoint, timeout, tenant, throttle=True):
         if not isinstance(timeout, (int, float)) or isinstance(timeout, bool) or timeout <= 0:
             raise KvernError("invalid_argument", f"timeout: {timeout!r} is not a time in seconds")
         self._endpoint = endpoint
@@ -47,11 +50,13 @@ class Connection:
         # Of the thread alone:
         self._streams = {}       # request id -> stream
         self._waiting = []       # streams and queries not sent yet: (stream or query, bytes)
+        self._throttle = Throttle(throttle)
         self._queries = []       # capacity queries sent
         self._outbox = collections.deque()
         self._connected = False
         self._welcome = None
         self._keep_alive_s = 1.0
+        self._report_every = 0   # tokens of a stream; 0: the router asks for no credit
         self._last_heard = self._last_spoken = time.monotonic()
         self._welcome_waiters = []
         self._running = True
@@ -103,7 +108,19 @@ class Connection:
 
     def generate(self, fields, stream):
         """Sends a checked request; stream.put(event) gets its events, on the socket's thread."""
-        self.call(self._submit, stream, _request.encode_generate(self._incarnation, fields))
+        data = _request.encode_generate(self._incarnation, fields)
+        self.call(self._submit, stream, data, fields)
+
+    def took(self, stream, tokens):
+        """The stream's reader has taken so many more; each half window the router is told."""
+        before = stream.taken
+        stream.taken += tokens
+        every = self._report_every
+        if every and before // every != stream.taken // every:
+            try:
+                self.call(self._report, [stream])
+            except KvernError:
+                pass  # Closed: there is nobody to tell.
 
     def cancel(self, stream):
         """The stream gets nothing more. No effect on one that is over, nor on another of its id."""
@@ -166,14 +183,16 @@ class Connection:
         self._flush()
 
     def _anything_open(self):
-        return bool(self._streams or self._queries or self._waiting or self._welcome_waiters)
+        return bool(self._streams or self._queries or self._waiting or self._throttle
+                    or self._welcome_waiters)
 
     def _poll_ms(self):
         if not self._anything_open():
             return None
         next_time = self._last_heard + self._timeout
         if self._welcome is not None:
-            next_time = min(next_time, self._last_spoken + self._keep_alive_s)
+            next_time = min(next_time, self._last_spoken + self._keep_alive_s,
+                            self._throttle.next_time())
         return max(1, int((next_time - time.monotonic()) * 1000) + 1)
 
     def _keep_time(self):
@@ -186,8 +205,10 @@ class Connection:
             self._fail_all(KvernError("unavailable", f"the router at {self._endpoint} is {what} "
                                                      f"for {self._timeout:g} s"))
         elif self._welcome is not None and now - self._last_spoken >= self._keep_alive_s:
+            self._report(list(self._streams.values()))
             self._outbox.append(_request.encode_keep_alive(self._incarnation))
             self._last_spoken = now
+        self._send_held()
 
     def _on_monitor(self, event):
         if event == _HANDSHAKE_SUCCEEDED:
@@ -212,7 +233,8 @@ class Connection:
 
     def _fail_all(self, error):
         waiting, self._waiting = [entry[0] for entry in self._waiting], []
-        failed = list(self._streams.values()) + self._queries + waiting
+        failed = (list(self._streams.values()) + self._queries + waiting
+                  + self._throttle.clear())
         if self._connected:
             for request_id in self._streams:
                 self._outbox.append(_request.encode_cancel(self._incarnation, request_id))
@@ -258,6 +280,9 @@ class Connection:
         elif isinstance(reply, _reply.AcceptedReply):
             if reply.request_id in self._streams:
                 self._streams[reply.request_id].put(reply)
+            self._throttle.on_credit(self._last_heard, reply.credit)
+        elif isinstance(reply, _reply.KeepAliveReply):
+            self._throttle.on_credit(self._last_heard, reply.credit)
         elif isinstance(reply, _reply.ErrorReply):
             self._on_error(reply)
         elif isinstance(reply, _reply.StatusReply):
@@ -275,6 +300,7 @@ class Connection:
         stream.put(item.delta)
 
     def _on_error(self, reply):
+        self._throttle.on_error(self._last_heard, reply.error)
         if reply.error.details.get("still_open"):
             return  # Refuses a second request of this id; the stream is the first one's.
         if reply.request_id is not None:
@@ -296,6 +322,9 @@ class Connection:
         waiters, self._welcome_waiters = self._welcome_waiters, []
         for waiter in waiters:
             waiter(welcome, None)
+        self._report_every = (welcome.stream_window + 1) // 2
+        self._throttle.on_connected()
+        self._send_held()
         waiting, self._waiting = self._waiting, []
         for stream, data in waiting:
             self._send(stream, data)
@@ -313,10 +342,11 @@ class Connection:
             self._last_heard = time.monotonic()
 
     def _is_open(self, request_id):
-        return request_id in self._streams or any(entry[0].request_id == request_id
-                                                  for entry in self._waiting)
+        waiting = [entry[0] for entry in self._waiting] + self._throttle.streams()
+        return request_id in self._streams or any(stream.request_id == request_id
+                                                  for stream in waiting)
 
-    def _submit(self, stream, data):
+    def _submit(self, stream, data, fields=None):
         if stream.request_id is not None and self._is_open(stream.request_id):
             stream.fail(KvernError("invalid_argument",
                                    f"request_id: {stream.request_id} is already open"))
@@ -324,8 +354,32 @@ class Connection:
         self._begin_wait()
         if self._welcome is None:
             self._waiting.append((stream, data))
-        else:
+        elif fields is None or not self._throttle.hold(time.monotonic(), stream, data, fields):
             self._send(stream, data)
+
+    def _send_held(self):
+        while self._welcome is not None:
+            held = self._throttle.take(time.monotonic())
+            if held is None:
+                return
+            stream, data, fields = held
+            if fields is not None:
+                data = _request.encode_generate(self._incarnation, fields)
+            self._send(stream, data)
+
+    def _report(self, streams):
+        taken = []
+        for stream in streams:
+            tokens = stream.taken
+            if tokens == stream.reported or self._streams.get(stream.request_id) is not stream:
+                continue
+            stream.reported = tokens
+            taken.append((stream.request_id, tokens))
+        if not taken or not self._report_every:
+            return
+        for start in range(0, len(taken), _MAX_CONSUMED):
+            self._outbox.append(_request.encode_consumed(self._incarnation,
+                                                         taken[start:start + _MAX_CONSUMED]))
 
     def _send(self, stream, data):
         if stream.request_id is None:
@@ -337,6 +391,7 @@ class Connection:
 
     def _cancel(self, stream):
         self._waiting = [entry for entry in self._waiting if entry[0] is not stream]
+        self._throttle.remove(stream)
         if self._streams.get(stream.request_id) is stream:
             del self._streams[stream.request_id]
             self._outbox.append(_request.encode_cancel(self._incarnation, stream.request_id))

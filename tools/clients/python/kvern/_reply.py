@@ -5,6 +5,7 @@ from typing import List, Optional
 
 from kvern._request import PROTOCOL_VERSION
 from kvern._types import Delta, KvernError, TokenLogprob, Usage
+from kvern.wire import KeepAliveReply as KeepAliveReplyWire
 from kvern.wire import (Accepted, CapacityReply, Deltas, ErrorCode, FinishReason, RequestError,
                         RouterToClient, RouterToClientBody, Welcome)
 
@@ -26,6 +27,7 @@ class WelcomeReply:
     has_tokenizer: bool
     max_seq_len: int
     keep_alive_s: float
+    stream_window: int  # tokens; 0: the router does not ask for credit
 
 
 @dataclass
@@ -33,6 +35,7 @@ class AcceptedReply:
     request_id: str
     seed: int
     prompt_tokens: int
+    credit: Optional[int]  # further requests that would be taken now; None: not said
 
 
 @dataclass
@@ -54,7 +57,7 @@ class DeltasReply:
 
 @dataclass
 class KeepAliveReply:
-    pass
+    credit: Optional[int]
 
 
 @dataclass
@@ -76,11 +79,16 @@ def _string(value):
 def _welcome(table):
     return WelcomeReply(table.RouterIncarnation(), _string(table.Model()) or "",
                         bool(table.HasTokenizer()), table.MaxSeqLen(),
-                        table.KeepAliveMs() / 1000)
+                        table.KeepAliveMs() / 1000, table.StreamWindow())
 
 
 def _accepted(table):
-    return AcceptedReply(_id(table.RequestId()), table.Seed(), table.PromptTokens())
+    return AcceptedReply(_id(table.RequestId()), table.Seed(), table.PromptTokens(),
+                         table.Credit())
+
+
+def _keep_alive(table):
+    return KeepAliveReply(table.Credit())
 
 
 def _logprobs(table):
@@ -126,7 +134,7 @@ def _error(table):
     if wire is not None:
         numbers = {"retry_after_ms": wire.RetryAfterMs(), "needed_blocks": wire.NeededBlocks(),
                    "available_blocks": wire.AvailableBlocks(),
-                   "largest_total_tokens": wire.LargestTotalTokens()}
+                   "largest_total_tokens": wire.LargestTotalTokens(), "credit": wire.Credit()}
         details = {name: value for name, value in numbers.items() if value is not None}
         if wire.StillOpen():
             details["still_open"] = True
@@ -160,6 +168,8 @@ _BODIES = {
     RouterToClientBody.RouterToClientBody.Accepted: (Accepted.Accepted, _accepted),
     RouterToClientBody.RouterToClientBody.Deltas: (Deltas.Deltas, _deltas),
     RouterToClientBody.RouterToClientBody.RequestError: (RequestError.RequestError, _error),
+    RouterToClientBody.RouterToClientBody.KeepAliveReply: (KeepAliveReplyWire.KeepAliveReply,
+                                                           _keep_alive),
     RouterToClientBody.RouterToClientBody.CapacityReply: (CapacityReply.CapacityReply, _status),
 }
 
@@ -177,8 +187,6 @@ def decode(data):
             raise ValueError(f"protocol version {root.ProtocolVersion()}, "
                              f"this client speaks {PROTOCOL_VERSION}")
         kind = root.BodyType()
-        if kind == RouterToClientBody.RouterToClientBody.KeepAliveReply:
-            return root.Incarnation(), KeepAliveReply()
         if kind not in _BODIES:
             return root.Incarnation(), None
         table_class, read = _BODIES[kind]

@@ -8,8 +8,8 @@ import flatbuffers
 
 from kvern._types import KvernError
 from kvern.wire import (CancelRequest, CapacityQuery, ChatMessage, ClientBody, ClientToRouter,
-                        GenerateRequest, Hello, KeepAlive, RequestId, SamplingParams, ServiceClass,
-                        TokenValue)
+                        Consumed, GenerateRequest, Hello, KeepAlive, RequestId, SamplingParams,
+                        ServiceClass, StreamConsumed, TokenValue)
 
 PROTOCOL_VERSION = 1
 
@@ -291,6 +291,7 @@ def encode_generate(incarnation, fields):
 
 
 def encode_hello(incarnation, tenant, client_name):
+    """The client gives credit: it will say what its readers have taken."""
     builder = flatbuffers.Builder(256)
     tenant_offset = builder.CreateString(tenant)
     name_offset = builder.CreateString(client_name)
@@ -298,6 +299,7 @@ def encode_hello(incarnation, tenant, client_name):
     Hello.HelloAddClientIncarnation(builder, incarnation)
     Hello.HelloAddTenant(builder, tenant_offset)
     Hello.HelloAddClientName(builder, name_offset)
+    Hello.HelloAddGivesCredit(builder, True)
     return _finish(builder, incarnation, ClientBody.ClientBody.Hello, Hello.HelloEnd(builder))
 
 
@@ -307,6 +309,20 @@ def encode_cancel(incarnation, request_id):
     _add_request_id(builder, CancelRequest.CancelRequestAddRequestId, request_id)
     body = CancelRequest.CancelRequestEnd(builder)
     return _finish(builder, incarnation, ClientBody.ClientBody.CancelRequest, body)
+
+
+def encode_consumed(incarnation, streams):
+    """`streams`: pairs of a request id and how many of its tokens were taken, all choices together."""
+    builder = flatbuffers.Builder(64 + 32 * len(streams))
+    Consumed.ConsumedStartStreamsVector(builder, len(streams))
+    for request_id, tokens in reversed(streams):
+        value = int(request_id, 16)
+        StreamConsumed.CreateStreamConsumed(builder, value >> 64, value & (2**64 - 1), tokens)
+    offset = builder.EndVector()
+    Consumed.ConsumedStart(builder)
+    Consumed.ConsumedAddStreams(builder, offset)
+    return _finish(builder, incarnation, ClientBody.ClientBody.Consumed,
+                   Consumed.ConsumedEnd(builder))
 
 
 def encode_keep_alive(incarnation):
