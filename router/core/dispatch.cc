@@ -31,7 +31,7 @@ void RouterImpl::DispatchWaiting() {
   dispatch_due_ = false;
   while (!queue_.empty()) {
     queue_.Candidates(
-        kBackfillWindow, [this](const Tenant& t) { return MayRun(t); }, candidates_);
+        kBackfillWindow, [this](const Request& r) { return MayRun(r); }, candidates_);
     if (candidates_.empty()) return;  // all are at their quota
     Request& head = *candidates_[0];
     Group* group = BestGroup(head);
@@ -45,8 +45,10 @@ void RouterImpl::DispatchWaiting() {
   }
 }
 
-bool RouterImpl::MayRun(const Tenant& tenant) const {
-  return tenant.config.max_blocks == 0 || tenant.running_blocks < tenant.config.max_blocks;
+bool RouterImpl::MayRun(const Request& request) const {
+  const Tenant& tenant = *request.tenant;
+  return tenant.config.max_blocks == 0 ||
+         tenant.running_blocks + request.need <= tenant.config.max_blocks;
 }
 
 bool RouterImpl::TooLate(const Group& group, Request& request) {
@@ -65,7 +67,7 @@ bool RouterImpl::Backfill(Request& head) {
   if (head.passed >= kMaxPassed) return false;
   for (size_t i = 1; i < candidates_.size(); ++i) {
     Request& request = *candidates_[i];
-    if (request.need * kBackfillShare > head.need) continue;
+    if (request.need * kBackfillShare > head.need || !MayRun(request)) continue;
     Group* group = BestGroup(request);
     if (group == nullptr || now_ >= request.ttft_deadline) continue;
     if (TooLate(*group, request)) return true;

@@ -117,7 +117,8 @@ class RouterImpl {
 
   // ---- dispatch.cc
   void DispatchWaiting();
-  bool MayRun(const Tenant& tenant) const;
+  // Within its tenant's quota of blocks.
+  bool MayRun(const Request& request) const;
   // Ends the request if its first token would come after its deadline.
   bool TooLate(const Group& group, Request& request);
   // Dispatches a small request that fits past a head that does not.

@@ -41,9 +41,9 @@ class WaitQueue {
   // Takes it out of the line and gives its room back. O(1).
   void Remove(Request& request);
 
-  // The next up to `max` requests in order, `out` cleared first. Tenants for which `may` says no
-  // are left out. Every candidate but the first comes after it by the order above, so the list is
-  // what may be tried when the first does not fit. O(tenants that wait + max).
+  // The next up to `max` requests in order, `out` cleared first. Tenants whose oldest request `may`
+  // not run are left out. Every candidate but the first comes after it by the order above, so the
+  // list is what may be tried when the first does not fit. O(tenants that wait + max).
   template <typename May>
   void Candidates(size_t max, May may, std::vector<Request*>& out) const {
     out.clear();
@@ -51,7 +51,7 @@ class WaitQueue {
       if (active_[band].empty()) continue;
       std::vector<Tenant*> order = ByService(band);
       for (Tenant* tenant : order) {
-        if (!may(*tenant)) continue;
+        if (!may(*tenant->lines[band].first)) continue;
         AppendLine(tenant->lines[band], max, out);
         if (out.size() >= max) break;
       }

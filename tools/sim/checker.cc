@@ -31,8 +31,7 @@ Checker::Checker(const SimOptions& options, const std::vector<std::string>& tena
           {Fault::kClientFrozen, Fault::kClientPartitioned, Fault::kClientLinkSlow})),
       has_quota_(tenants.size()),
       max_blocks_(tenants.size()),
-      running_blocks_(tenants.size()),
-      largest_of_turn_(tenants.size()) {
+      running_blocks_(tenants.size()) {
   for (size_t i = 0; i < tenants.size(); ++i) {
     for (const TenantConfig& config : options.router.tenants) {
       if (config.name != tenants[i]) continue;
@@ -121,8 +120,6 @@ void Checker::Dispatched(Time now, const Dispatch& dispatch, uint64_t group_bloc
   record->dispatched = true;
   if (!record->client_lost && !std::exchange(record->holds_quota, true)) {
     running_blocks_[record->tenant] += NeedOf(*record);
-    uint64_t& largest = largest_of_turn_[record->tenant];
-    largest = std::max(largest, NeedOf(*record));
   }
   if (now >= record->arrived + record->ttft_deadline) {
     Violate("S7", id, "started after its deadline");
@@ -135,13 +132,11 @@ void Checker::Dispatched(Time now, const Dispatch& dispatch, uint64_t group_bloc
 }
 
 void Checker::TurnOver() {
-  for (size_t tenant = 0; tenant < largest_of_turn_.size(); ++tenant) {
-    uint64_t largest = std::exchange(largest_of_turn_[tenant], 0);
+  for (size_t tenant = 0; tenant < max_blocks_.size(); ++tenant) {
     uint64_t limit = max_blocks_[tenant];
-    // A tenant that is not at its limit may go beyond it with one request.
-    if (largest == 0 || limit == 0 || running_blocks_[tenant] - largest < limit) continue;
-    violation_(absl::StrCat("S6: a tenant runs ", running_blocks_[tenant],
-                            " blocks, the largest request has ", largest, ", allowed: ", limit));
+    if (limit == 0 || running_blocks_[tenant] <= limit) continue;
+    violation_(
+        absl::StrCat("S6: a tenant runs ", running_blocks_[tenant], " blocks, allowed: ", limit));
   }
 }
 

@@ -121,10 +121,9 @@ class Checker {
   const bool silent_clients_;  // a client may be taken for lost
   std::deque<Record> records_;
   std::vector<RequestId> lost_;
-  std::vector<bool> has_quota_;            // [tenants]
-  std::vector<uint64_t> max_blocks_;       // [tenants] 0: no limit
-  std::vector<uint64_t> running_blocks_;   // [tenants] worst cases of those that hold their quota
-  std::vector<uint64_t> largest_of_turn_;  // [tenants] need of the largest dispatch
+  std::vector<bool> has_quota_;           // [tenants]
+  std::vector<uint64_t> max_blocks_;      // [tenants] 0: no limit
+  std::vector<uint64_t> running_blocks_;  // [tenants] worst cases of those that hold their quota
   uint64_t open_ = 0;
 };
 

@@ -36,7 +36,7 @@ class WaitQueueTest : public testing::Test {
   Request* Next() {
     std::vector<Request*> next;
     queue_.Candidates(
-        1, [](const Tenant&) { return true; }, next);
+        1, [](const Request&) { return true; }, next);
     return next.empty() ? nullptr : next[0];
   }
 
@@ -141,7 +141,7 @@ TEST_F(WaitQueueTest, TenantsAtTheirLimitAreLeftOut) {
   Request& other = Push(b_);
   std::vector<Request*> next;
   queue_.Candidates(
-      5, [this](const Tenant& t) { return &t != &a_; }, next);
+      5, [this](const Request& r) { return r.tenant != &a_; }, next);
   ASSERT_EQ(next.size(), 1u);
   EXPECT_EQ(next[0], &other);
 }
