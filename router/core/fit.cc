@@ -153,7 +153,8 @@ Group* RouterImpl::BestGroup(const Request& request) {
       Duration finish =
           FirstTokenTime(group, request) + group.steps.MeanStep(now_) * request.expected_tokens;
       uint64_t share = (group.ledger->worst_case() << 20) / group.ledger->total();
-      std::pair score(finish, share);
+      // The last try is the emptiest: those that look best may all be full while others are idle.
+      std::pair score(attempt + 1 < kGroupsTried ? finish : 0, share);
       if (best == nullptr || score < best_score)
         std::tie(best, best_score) = std::pair(&group, score);
     }
