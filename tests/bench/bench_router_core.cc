@@ -20,12 +20,20 @@ double Seconds(std::chrono::steady_clock::duration duration) {
   return std::chrono::duration<double>(duration).count();
 }
 
+// One more request, and a turn in which every group answers what it was sent.
+void AskAndAnswer(CoreUnderTest& core, uint32_t max_tokens) {
+  core.Ask(core.NewRequest(kPromptTokens, max_tokens));
+  core.EndTurn();
+  for (auto& group : core.groups()) {
+    core.AddFirstTokens(group);
+    if (!group.report.runs.empty()) core.SendReport(group);
+  }
+  core.EndTurn();
+}
+
 // Brings `running` requests onto each group; each has produced some tokens.
 void FillGroups(CoreUnderTest& core, uint32_t running, uint32_t max_tokens) {
-  while (core.running() < core.groups().size() * running) {
-    core.Ask(core.NewRequest(kPromptTokens, max_tokens));
-    core.EndTurn();
-  }
+  while (core.running() < core.groups().size() * running) AskAndAnswer(core, max_tokens);
   for (int step = 0; step < 3; ++step) {
     for (auto& group : core.groups()) {
       for (auto& request : group.running) core.AddToken(group, request, false);
@@ -72,10 +80,7 @@ void BM_Refusals(benchmark::State& state) {
   core.set_turn(10 * kMillisecond);
   TeachLengths(core);
   uint32_t wanted = reason == kQueueFull ? UINT32_MAX : 1800;  // running and waiting
-  for (uint32_t i = 0; i < wanted && core.refused() == 0; ++i) {
-    core.Ask(core.NewRequest(kPromptTokens, 400));
-    core.EndTurn();
-  }
+  for (uint32_t i = 0; i < wanted && core.refused() == 0; ++i) AskAndAnswer(core, 400);
   if (reason == kWaitTooLong) core.set_ttft_deadline_ms(100);
   uint32_t max_tokens = reason == kNeverFits ? 99'900 : 400;
   constexpr int kPerTurn = 64;
@@ -95,7 +100,8 @@ BENCHMARK(BM_Refusals)->Arg(kQueueFull)->Arg(kWaitTooLong)->Arg(kNeverFits);
 // ---- Admissions and completions
 
 // range: groups, running requests on each, ends in one report. A turn is one group's report, in
-// which its oldest end, and as many new requests, which take their place. Virtual time passes as it
+// which its oldest end and its newest have their first token, and as many new requests, which take
+// their place. Virtual time passes as it
 // does at the limit: what the core does every so often has its share.
 void BM_AdmissionsAndCompletions(benchmark::State& state) {
   CoreSetup setup;
@@ -115,6 +121,7 @@ void BM_AdmissionsAndCompletions(benchmark::State& state) {
       core.AddToken(group, group.running.front(), true);
       group.running.pop_front();
     }
+    core.AddFirstTokens(group);
     core.SendReport(group);
     for (uint32_t i = 0; i < ends; ++i) core.Ask(core.NewRequest(kPromptTokens, 400));
     core.EndTurn();
@@ -206,6 +213,7 @@ void BM_PromptLength(benchmark::State& state) {
     CoreUnderTest::FakeGroup& group = core.groups()[next++ % core.groups().size()];
     core.AddToken(group, group.running.front(), true);
     group.running.pop_front();
+    core.AddFirstTokens(group);
     auto start = std::chrono::steady_clock::now();
     core.SendReport(group);
     core.Ask(std::move(request));

@@ -86,6 +86,13 @@ class CoreUnderTest {
     group.report.reserved_blocks -= running.need;
   }
 
+  // Likewise for all that have none yet: they are the last to have come.
+  static void AddFirstTokens(FakeGroup& group) {
+    for (auto it = group.running.rbegin(); it != group.running.rend() && it->produced == 0; ++it) {
+      AddToken(group, *it, false);
+    }
+  }
+
   // Sends the report that was put together.
   void SendReport(FakeGroup& group) {
     AdvanceStep(group);
