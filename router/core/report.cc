@@ -239,6 +239,7 @@ Usage RouterImpl::UsageOf(const Request& request) const {
 
 void RouterImpl::GotToken(Group& group, Request& request) {
   request.got_token = true;
+  dispatch_due_ = dispatch_due_ || group.breaker.open();  // it closes: what waited for that may go
   group.breaker.FirstToken();
   group.unanswered.Remove(request.prompt_tokens);
   group.first_token_now = true;

@@ -58,6 +58,7 @@ class RouterImpl {
   // ---- status.cc
   GroupStatus StatusOf(Group& group, Time now) const;
   void AuditGroup(const Group& group) const;
+  void AuditTenants() const;
 
   // ---- client_events.cc
   void OnHello(PeerId peer, const Hello& hello);

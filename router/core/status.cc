@@ -1,5 +1,6 @@
 // What operators see, and the check of the router's own books.
 #include <algorithm>
+#include <map>
 
 #include "absl/strings/str_cat.h"
 #include "cluster/base/check.h"
@@ -138,10 +139,22 @@ void RouterImpl::AuditGroup(const Group& group) const {
   KVERN_CHECK_EQ(unanswered.short_tokens, group.unanswered.short_tokens) << group.name;
 }
 
+void RouterImpl::AuditTenants() const {
+  std::map<const Tenant*, uint64_t> running;
+  for (size_t i = 0; i < groups_.size(); ++i) {
+    for (const Request* request : groups_.at(i).running) running[request->tenant] += request->need;
+  }
+  for (size_t i = 0; i < tenants_.size(); ++i) {
+    const Tenant& tenant = tenants_.at(i);
+    KVERN_CHECK_EQ(tenant.running_blocks, running[&tenant]) << tenant.config.name;
+  }
+}
+
 void RouterImpl::Audit() const {
   queue_.Audit();
   for (size_t i = 0; i < groups_.size(); ++i) AuditGroup(groups_.at(i));
   AuditFlow();
+  AuditTenants();
 }
 
 }  // namespace kvern::router

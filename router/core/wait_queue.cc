@@ -179,6 +179,22 @@ Time WaitQueue::OldestArrival() const {
   return oldest;
 }
 
+uint64_t WaitQueue::AuditLine(const Line& line) {
+  uint32_t entries = 0;
+  uint64_t blocks = 0;
+  uint64_t prompt_tokens = 0;
+  for (const Request* r = line.first; r != nullptr; r = r->next_in_line) {
+    ++entries;
+    blocks += r->expected_blocks;
+    prompt_tokens += r->prompt_tokens;
+  }
+  KVERN_CHECK(entries > 0);
+  KVERN_CHECK_EQ(entries, line.entries);
+  KVERN_CHECK_EQ(blocks, line.blocks);
+  KVERN_CHECK_EQ(prompt_tokens, line.prompt_tokens);
+  return blocks;
+}
+
 void WaitQueue::Audit() const {
   KVERN_CHECK_LE(size_, entries_);
   KVERN_CHECK_LE(entries_, max_entries_);
@@ -193,6 +209,11 @@ void WaitQueue::Audit() const {
   });
   KVERN_CHECK_LE(queued_bytes, bytes_);
   KVERN_CHECK_EQ(queued, size_);
+  uint64_t expected = 0;
+  for (size_t band = 0; band < kBands; ++band) {
+    for (const Tenant* tenant : active_[band]) expected += AuditLine(tenant->lines[band]);
+  }
+  KVERN_CHECK_EQ(expected, expected_blocks_);
 }
 
 }  // namespace kvern::router

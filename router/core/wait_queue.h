@@ -97,6 +97,8 @@ class WaitQueue {
  private:
   std::vector<Tenant*> ByService(size_t band) const;
   static void AppendLine(const Line& line, size_t max, std::vector<Request*>& out);
+  // Counts its requests again; their expected blocks.
+  static uint64_t AuditLine(const Line& line);
 
   uint32_t max_entries_;
   uint64_t max_bytes_;
