@@ -5,14 +5,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
-#include <memory>
 #include <string>
 
-#include "tests/router/core/letter_filter.h"
 #include "tests/sim/swarm_options.h"
-#include "tests/sim/swarm_workload.h"
-#include "tests/sim/tamper.h"
-#include "tools/sim/shrink.h"
+#include "tests/sim/swarm_run.h"
 #include "tools/sim/simulation.h"
 
 namespace kvern::sim {
@@ -22,38 +18,6 @@ namespace {
 constexpr uint64_t kFixedSeeds = 60;
 constexpr uint64_t kFreshSeeds = 10;
 constexpr uint64_t kSeedsPerBug = 12;
-
-// One run of the swarm, and all that it needs.
-struct SwarmRun {
-  explicit SwarmRun(const SwarmOptions& options_in)
-      : options(options_in), workload(options), tamper(options) {
-    simulation = std::make_unique<Simulation>(options.sim, workload, &filters);
-    simulation->set_tamper(
-        [this](Time now, RouterEffects& effects) { tamper.Apply(now, effects); });
-    simulation->Run();
-  }
-  const SwarmOptions options;
-  SwarmWorkload workload;
-  LetterFilterFactory filters;
-  Tamper tamper;
-  std::unique_ptr<Simulation> simulation;
-};
-
-// The smallest run that fails in the same way, as text.
-std::string SmallestFailure(const SwarmRun& failing) {
-  std::string check = CheckName(failing.simulation->violations()[0]);
-  auto run = [&](const SimOptions& sim) -> std::string {
-    SwarmOptions options = failing.options;
-    options.sim = sim;
-    SwarmRun smaller(options);
-    const auto& violations = smaller.simulation->violations();
-    return violations.empty() ? "" : CheckName(violations[0]);
-  };
-  SwarmOptions smallest = failing.options;
-  smallest.sim =
-      Shrink(failing.options.sim, check, failing.simulation->records().size(), run).options;
-  return ToString(smallest);
-}
 
 struct Total {
   uint64_t completed = 0;
@@ -79,17 +43,17 @@ void RunTwice(const SwarmOptions& options, Total& total) {
   std::printf("sim %s\n", ToString(options).c_str());
   std::fflush(stdout);
   SwarmRun first(options);
-  for (const std::string& violation : first.simulation->violations()) {
+  for (const std::string& violation : first.simulation().violations()) {
     ADD_FAILURE() << violation << "\nrepeat with KVERN_SIM_SEED=" << options.sim.seed;
   }
-  if (!first.simulation->violations().empty()) {
+  if (!first.simulation().violations().empty()) {
     ADD_FAILURE() << "the smallest failure: " << SmallestFailure(first);
   }
   SwarmRun second(options);
-  EXPECT_EQ(first.simulation->event_hash(), second.simulation->event_hash())
+  EXPECT_EQ(first.simulation().event_hash(), second.simulation().event_hash())
       << "two runs of one seed differ; repeat with KVERN_SIM_SEED=" << options.sim.seed;
-  EXPECT_EQ(first.simulation->events(), second.simulation->events());
-  total.Add(*first.simulation);
+  EXPECT_EQ(first.simulation().events(), second.simulation().events());
+  total.Add(first.simulation());
 }
 
 uint64_t FreshSeed() {
@@ -131,7 +95,7 @@ TEST(Simulation, NothingWrongEverHappensAndEverythingGoodDoes) {
 
 TEST(Simulation, OtherSeedsGiveOtherRuns) {
   SwarmRun one(DrawOptions(1)), two(DrawOptions(2));
-  EXPECT_NE(one.simulation->event_hash(), two.simulation->event_hash());
+  EXPECT_NE(one.simulation().event_hash(), two.simulation().event_hash());
 }
 
 // Each mistake must be seen by the check that is there for it, within a few seeds.
@@ -146,7 +110,7 @@ TEST(Simulation, TheChecksSeeMistakes) {
       options.bug = bug;
       options.sim.faults[Fault::kCancel] = 30;
       SwarmRun run(options);
-      for (const std::string& violation : run.simulation->violations()) {
+      for (const std::string& violation : run.simulation().violations()) {
         seen = seen || violation.find(check + ":") != std::string::npos;
         others += violation + "\n";
       }

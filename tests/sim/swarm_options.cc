@@ -80,6 +80,7 @@ void DrawService(Rng& rng, SimOptions& sim) {
   router.watermark_percent = between(0, 10);
   router.queue_entries = between(1, 40);
   router.queue_bytes = between(600, 6000);
+  router.queue_wait_max = rng.Between(200, 20'000) * kMillisecond;
   router.client_lease = 3 * kSecond;
   router.group_lease = 1 * kSecond;
   router.router_incarnation = 1;

@@ -52,6 +52,7 @@ void Checker::Issued(Time now, uint32_t client, uint32_t tenant, Ask& ask) {
   Record record;
   record.client = client;
   record.tenant = tenant;
+  record.priority = request.priority;
   record.prompt_tokens = PromptTokens(request);
   record.max_tokens = request.max_tokens.value_or(options_.router.default_max_tokens);
   record.n = request.n;
@@ -95,14 +96,25 @@ void Checker::Preempted(const RequestId& id, uint32_t times) {
   if (times > kMaxPreemptions) Violate("P1", id, absl::StrCat("preempted ", times, " times"));
 }
 
-void Checker::ClientLost(const std::vector<RequestId>& open) {
+void Checker::ClientLost(uint32_t client, const std::vector<RequestId>& open, Incarnation heir) {
   for (const RequestId& id : open) {
     Record* record = Find(id);
+    if (heir != 0) left_behind_[client].emplace_back(heir, id);
     if (record->client_lost) continue;
     record->client_lost = true;
     lost_.push_back(id);
     if (!record->over) --open_;
   }
+}
+
+void Checker::Introduced(uint32_t client, Incarnation incarnation) {
+  auto found = left_behind_.find(client);
+  if (found == left_behind_.end()) return;
+  std::erase_if(found->second, [&](const std::pair<Incarnation, RequestId>& left) {
+    if (left.first > incarnation) return false;
+    Find(left.second)->forgotten = true;
+    return true;
+  });
 }
 
 void Checker::End(Time now, Record& record) {
@@ -292,15 +304,23 @@ void Checker::ReadError(Time now, Record& record, const RequestError& error) {
     bool too_big = details.available_blocks && NeedOf(record) > *details.available_blocks;
     if (!too_long && !too_big) Violate("S8", error.request_id, "never_fits, but it does");
   }
+  if (error.code == ErrorCode::kQuotaExceeded) CheckQuota(record, error);
   if (error.code == ErrorCode::kDeadlineExceeded && record.dispatched && !record.has_deadline) {
     Violate("S7", error.request_id, "ended while running by a deadline that was met");
-  }
-  if (error.code == ErrorCode::kQuotaExceeded && !has_quota_[record.tenant]) {
-    Violate("S6", error.request_id, "quota_exceeded, but its tenant has none");
   }
   if (error.code == ErrorCode::kOverloaded && details.retry_after_ms.value_or(0) < 100) {
     Violate("S6", error.request_id, "overloaded without advice");
   }
+}
+
+void Checker::CheckQuota(const Record& record, const RequestError& error) {
+  // By block-seconds until later; by blocks for good.
+  if (error.details.retry_after_ms) {
+    if (has_quota_[record.tenant]) return;
+  } else if (uint64_t most = max_blocks_[record.tenant]; most > 0 && NeedOf(record) > most) {
+    return;
+  }
+  Violate("S6", error.request_id, "quota_exceeded, but its tenant may have that much");
 }
 
 void Checker::AllAnswered() {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -33,6 +34,7 @@ struct Record {
   };
   uint32_t client = 0;
   uint32_t tenant = 0;
+  int32_t priority = 0;
   uint32_t prompt_tokens = 0;
   uint32_t max_tokens = 0;
   uint32_t n = 1;
@@ -56,6 +58,9 @@ struct Record {
   bool dispatched = false;
   bool over = false;
   bool client_lost = false;  // nobody reads its answer any more
+  bool forgotten = false;    // and the router knows: another process said Hello
+  bool answered = false;     // the router has said its last word, which may be under way
+  uint32_t passed = 0;       // started while it was the head of the queue
   ErrorCode error = ErrorCode::kNone;
   Time first_token = -1;
   Time last_token = -1;
@@ -79,7 +84,10 @@ class Checker {
   void Cancelled(uint32_t client, const RequestId& id);
   // A group has begun it again, `times` in all.
   void Preempted(const RequestId& id, uint32_t times);
-  void ClientLost(const std::vector<RequestId>& open);
+  // `heir`: the incarnation of the client's next process over the same connection; 0: none.
+  void ClientLost(uint32_t client, const std::vector<RequestId>& open, Incarnation heir);
+  // The router has read the Hello of an incarnation.
+  void Introduced(uint32_t client, Incarnation incarnation);
 
   // ---- What the router did.
   void Dispatched(Time now, const Dispatch& dispatch, uint64_t group_blocks);
@@ -112,6 +120,7 @@ class Checker {
   void ReadFinish(Record& record, const Record::Choice& choice, const Delta& delta);
   void ReadText(Record& record, const Record::Choice& choice, const Delta& delta);
   void ReadError(Time now, Record& record, const RequestError& error);
+  void CheckQuota(const Record& record, const RequestError& error);
   void End(Time now, Record& record);
   void Violate(const char* name, const RequestId& id, const std::string& what);
   Record* FindFor(uint32_t client, const RequestId& id, const char* what);
@@ -125,6 +134,8 @@ class Checker {
   std::vector<uint64_t> max_blocks_;      // [tenants] 0: no limit
   std::vector<uint64_t> running_blocks_;  // [tenants] worst cases of those that hold their quota
   uint64_t open_ = 0;
+  // By client: what its former processes left, and who came after them.
+  std::map<uint32_t, std::vector<std::pair<Incarnation, RequestId>>> left_behind_;
 };
 
 }  // namespace kvern::sim

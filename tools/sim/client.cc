@@ -13,7 +13,7 @@ SimClient::SimClient(World* world, uint32_t index, uint32_t tenant, std::string 
       tenant_name_(std::move(tenant_name)),
       peer_(world->ConnectClient(index)) {}
 
-void SimClient::Start() { Say(Hello{(peer_ << 8) + incarnation_, tenant_name_, "sim"}); }
+void SimClient::Start() { Say(Hello{SaidIncarnation(), tenant_name_, "sim"}); }
 
 bool SimClient::Ask(sim::Ask ask) {
   if (!alive_ || paused_) return false;
@@ -35,7 +35,7 @@ bool SimClient::Ask(sim::Ask ask) {
 
 void SimClient::Die(bool lose_tail) {
   alive_ = false;
-  world_->checker().ClientLost(open_);
+  world_->checker().ClientLost(index_, open_, 0);
   world_->Disconnect(peer_, lose_tail);
 }
 
@@ -48,9 +48,9 @@ bool SimClient::Pause(Duration length) {
 
 bool SimClient::Restart() {
   if (!alive_ || paused_) return false;
-  world_->checker().ClientLost(open_);
-  open_.clear();
   ++incarnation_;
+  world_->checker().ClientLost(index_, open_, SaidIncarnation());
+  open_.clear();
   Start();
   return true;
 }

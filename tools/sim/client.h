@@ -45,6 +45,7 @@ class SimClient {
   void Read(const RouterToClient& message);
   void Close(const RequestId& id);
   void Say(ClientMessage message);
+  Incarnation SaidIncarnation() const { return (peer_ << 8) + incarnation_; }
 
   World* world_;
   uint32_t index_;

@@ -51,6 +51,7 @@ void FakeExecutor::Execute(const StepPlan& plan, StepResult& result) {
   for (const SequenceFork& fork : plan.forks) {
     Sequence copy = At(fork.from);
     copy.choice = fork.choice;
+    copy.known = copy.prompt_tokens;  // what the other choice had said before is its own
     NewSequence(fork.to) = copy;
   }
   result.step_id = plan.step_id;

@@ -46,7 +46,7 @@ void FaultInjector::Happen(Fault fault) {
   if (fault == Fault::kRackKilled) {
     happened = KillAll();
   } else if (fault <= Fault::kGroupSlow || fault == Fault::kReportLies ||
-             fault == Fault::kReportRepeated) {
+             fault == Fault::kReportRepeated || fault == Fault::kDispatchRefused) {
     happened = HappenToGroup(fault, group);
   } else if (fault <= Fault::kRankDiffers) {
     happened = HappenToStart(fault, group);
@@ -91,6 +91,8 @@ bool FaultInjector::HappenToGroup(Fault fault, SimGroup& group) {
       return group.SlowDown(kSlowness, world_->now() + Milliseconds(100, 5000));
     case Fault::kReportLies:
       return group.LieOnce();
+    case Fault::kDispatchRefused:
+      return group.RefuseOnce();
     default:
       return group.RepeatOnce();
   }

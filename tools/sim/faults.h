@@ -28,6 +28,7 @@ enum class Fault : uint8_t {
   kRankDiffers,      // comes back with a rank of another build, and is started once more
   kReportLies,       // a report that breaks the protocol
   kReportRepeated,   // a report arrives twice
+  kDispatchRefused,  // the worker refuses what it is sent
   // ---- connections; at random times
   kGroupReset,        // broken and made anew: what was under way is lost
   kGroupPartitioned,  // nothing arrives for a while, in both directions

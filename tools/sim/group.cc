@@ -8,6 +8,13 @@
 #include "tools/sim/checker.h"
 
 namespace kvern::sim {
+namespace {
+
+constexpr char kMadeUp[] = "refused by the fault injector";
+// A lie about another group's request looks at so many of the latest.
+constexpr size_t kFewRecords = 50;
+
+}  // namespace
 
 SimGroup::SimGroup(World* world, uint32_t index, uint64_t seed)
     : world_(world),
@@ -82,7 +89,7 @@ bool SimGroup::Kill(const Death& death) {
   if (!up_) return false;
   ++faults_;
   up_ = false;
-  paused_ = lie_ = repeat_ = false;
+  paused_ = lie_ = repeat_ = refuse_ = false;
   slowness_ = 1;
   next_start_ = death.next_start;
   deaths_to_come_ = death.deaths_to_come;
@@ -94,6 +101,7 @@ bool SimGroup::Kill(const Death& death) {
   stepping_ = step_done_ = draining_ = report_due_ = false;
   acked_ = step_id_ = preemptions_ = recomputed_tokens_ = 0;
   by_seed_ = {};
+  sent_ = {};
   for (PeerId peer : peers_) world_->Disconnect(peer, death.lose_tail);
   if (death.told) {
     world_->ToRouter(launcher_, WorkerSaid{0, GroupDown{name_, incarnation_, "killed"}});
@@ -149,6 +157,12 @@ bool SimGroup::LieOnce() {
   if (!up_) return false;
   lie_ = true;
   ++faults_;
+  return true;
+}
+
+bool SimGroup::RefuseOnce() {
+  if (!up_) return false;
+  refuse_ = true;
   return true;
 }
 
@@ -217,6 +231,12 @@ void SimGroup::Apply(const Commands& commands) {
   };
   cancel_all();  // twice, as the production loop does
   for (const Dispatch& dispatch : commands.dispatches) {
+    if (sent_.Find(dispatch.request_id) == nullptr) sent_.Insert(dispatch.request_id, true);
+    if (std::exchange(refuse_, false)) {
+      effects_.nacks.push_back(
+          {dispatch.request_id, dispatch.epoch, ErrorCode::kUnavailable, kMadeUp});
+      continue;
+    }
     by_seed_.Erase(dispatch.sampling.seed);
     by_seed_.Insert(dispatch.sampling.seed, {dispatch.request_id, {}});
     scheduler_->Accept(now, dispatch, effects_);
@@ -281,7 +301,9 @@ void SimGroup::Report() {
   report.runs = std::exchange(effects_.runs, {});
   report.nacks = std::exchange(effects_.nacks, {});
   // S5 would be broken if the router had sent more than fits.
-  for (const Nack& nack : report.nacks) KVERN_CHECK(false) << "nack: " << nack.message;
+  for (const Nack& nack : report.nacks) {
+    KVERN_CHECK(nack.message == kMadeUp) << "nack: " << nack.message;
+  }
   if (lie_) SpoilReport(report);
   if (std::exchange(repeat_, false)) {
     world_->ToRouter(peers_[0], WorkerSaid{peers_[0], report});
@@ -291,7 +313,7 @@ void SimGroup::Report() {
 
 void SimGroup::SpoilReport(StepReport& report) {
   lie_ = false;
-  switch (report.runs.empty() ? 3 + rng_.Below(2) : rng_.Below(5)) {
+  switch (report.runs.empty() ? 3 + rng_.Below(4) : rng_.Below(7)) {
     case 0:
       report.runs[0].token_ids[0] = world_->options().router.vocab_size;
       break;
@@ -303,10 +325,32 @@ void SimGroup::SpoilReport(StepReport& report) {
       break;
     case 3:
       report.acked_command += 1000;
+      lie_told_ = report;
+      break;
+    case 4:
+      report.group_incarnation += 1;
+      lie_told_ = report;
+      break;
+    case 5:
+      SpeakForOthers(report);
       break;
     default:
       report.reserved_blocks += 1'000'000;
+      lie_told_ = report;
       break;
+  }
+}
+
+void SimGroup::SpeakForOthers(StepReport& report) {
+  // The first token of a request that was sent elsewhere and has none yet.
+  const std::deque<Record>& records = world_->checker().records();
+  for (size_t i = records.size(); i-- > 0 && i + kFewRecords > records.size();) {
+    const Record& record = records[i];
+    RequestId id{uint64_t{record.client} + 1, i + 1};
+    if (!record.dispatched || record.over || record.tokens > 0) continue;
+    if (sent_.Find(id) != nullptr) continue;
+    report.runs.push_back({id, 1, 0, 0, {1}, {}, FinishReason::kNone, {}});
+    return;
   }
 }
 

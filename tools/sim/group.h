@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -58,6 +59,8 @@ class SimGroup {
   bool SlowDown(uint32_t factor, Time until);
   // The next report breaks the protocol in some way the router must notice.
   bool LieOnce();
+  // The next dispatch is refused.
+  bool RefuseOnce();
   // The next report is sent twice.
   bool RepeatOnce();
   // The connections break and are made anew; the ranks notice after a moment, and end.
@@ -84,6 +87,9 @@ class SimGroup {
   uint64_t faults() const { return faults_; }  // each may cost the router's trust once
   const std::string& name() const { return name_; }
   const std::vector<PeerId>& peers() const { return peers_; }
+  uint64_t steps_of_life() const { return step_id_; }
+  // Whether the router must refuse the report.
+  bool IsLie(const StepReport& report) const { return lie_told_ && report == *lie_told_; }
   uint64_t kv_blocks() const { return kv_blocks_; }  // of this incarnation
   Incarnation incarnation() const { return incarnation_; }
   const Scheduler* scheduler() const { return scheduler_.get(); }  // null before GroupStart
@@ -99,6 +105,7 @@ class SimGroup {
   void EndStep();
   void Report();
   void SpoilReport(StepReport& report);
+  void SpeakForOthers(StepReport& report);
   void Join(uint32_t rank);
   void JoinAll();
 
@@ -111,6 +118,8 @@ class SimGroup {
   bool paused_ = false;
   bool lie_ = false;
   bool repeat_ = false;
+  bool refuse_ = false;
+  std::optional<StepReport> lie_told_;
   uint64_t faults_ = 0;
   uint64_t life_ = 0;  // counts starts and deaths
   Incarnation incarnation_ = 0;
@@ -139,6 +148,7 @@ class SimGroup {
   uint64_t preemptions_ = 0;  // of this life, as last reported
   uint64_t recomputed_tokens_ = 0;
   IdMap<uint64_t, Running> by_seed_;
+  IdMap<RequestId, bool> sent_;  // all that this life was sent
 };
 
 }  // namespace kvern::sim

@@ -11,6 +11,8 @@ namespace {
 // As in router/core: an output token counts as two input tokens, and that many requests may pass a
 // head of the line that does not fit.
 constexpr uint64_t kMaxPassed = 16;
+// Steps of a group's life after which the router knows how long they take.
+constexpr uint64_t kStepsToLearn = 200;
 
 }  // namespace
 
@@ -22,6 +24,8 @@ void Simulation::CheckCheaply(const RouterEffects& effects) {
   for (const ToClient& to : effects.to_clients) NoteAnswer(to.message);
   for (const ToWorker& to : effects.to_workers) CheckCommands(to);
   checker_.TurnOver();
+  NoteLinedUp(effects);
+  watch_.Take(effects);
   CheckNotes(effects.notes);
   fairness_.Add(effects, checker_);
   for (const RequestId& id : checker_.TakeLost()) {
@@ -51,6 +55,17 @@ void Simulation::NoteAnswer(const RouterToClient& message) {
   }
 }
 
+void Simulation::NoteLinedUp(const RouterEffects& effects) {
+  lined_up_ = {queue_.executed(), {}};
+  for (const ToClient& to : effects.to_clients) {
+    const auto* accepted = std::get_if<Accepted>(&to.message);
+    if (accepted != nullptr) lined_up_.requests.push_back(accepted->request_id);
+  }
+  for (const auto& [name, sent] : sent_) {
+    if (sent.event == queue_.executed()) lined_up_ = Sent();
+  }
+}
+
 void Simulation::CheckCommands(const ToWorker& to) {
   SimGroup& group = *groups_[network_.At(to.worker).owner];
   if (const auto* start = std::get_if<GroupStart>(&to.message)) {
@@ -60,14 +75,20 @@ void Simulation::CheckCommands(const ToWorker& to) {
     }
   }
   if (const auto* commands = std::get_if<Commands>(&to.message)) {
+    Sent& sent = sent_[group.name()];
+    if (sent.event != queue_.executed()) sent = {queue_.executed(), {}};
     for (const Dispatch& dispatch : commands->dispatches) {
       checker_.Dispatched(now(), dispatch, group.kv_blocks());
+      sent.requests.push_back(dispatch.request_id);
     }
   }
 }
 
 void Simulation::CheckNotes(const std::vector<Note>& notes) {
   for (const Note& note : notes) {
+    if (note.event == "client_lost") {
+      watch_.ClientGone(network_.At(std::stoull(note.fields[0].second)).owner);
+    }
     if (note.event != "group_lost") continue;
     const SimGroup* group = GroupNamed(note.fields[0].second);
     if (++losses_[group->name()] > group->faults()) {
@@ -131,9 +152,14 @@ void Simulation::CheckFully() {
     if (seen.live) CheckGroup(seen);
   }
   CheckWaiting();
+  CheckExpectedWait();
 }
 
 void Simulation::CheckGroup(const GroupStatus& seen) {
+  if (seen.report_age > options_.router.group_lease + options_.router_turn) {
+    Violate(absl::StrCat("R7: ", seen.name, " has been silent for ", seen.report_age / kMillisecond,
+                         " ms and is not given up"));
+  }
   if (seen.drift_blocks != 0) {
     Violate(absl::StrCat("S5: drift of ", seen.name, " is ", seen.drift_blocks));
   }
@@ -144,6 +170,64 @@ void Simulation::CheckGroup(const GroupStatus& seen) {
     Violate(absl::StrCat("S5: ", seen.name, " holds ", held, " blocks, the router counts ",
                          seen.worst_case_blocks));
   }
+  CheckSent(seen, group);
+}
+
+// When the audit comes right after the turn, the router's numbers are still those it decided by.
+void Simulation::CheckSent(const GroupStatus& seen, const SimGroup& group) {
+  const Sent& sent = sent_[seen.name];
+  if (sent.requests.empty() || sent.event != queue_.executed()) return;
+  if (seen.report_age >= options_.router.group_lease / 2) {
+    Violate(absl::StrCat("S12: ", seen.name, " got work, its last report is ",
+                         seen.report_age / kMillisecond, " ms old"));
+  }
+  CheckPromised(seen, *checker_.Find(sent.requests.back()));
+  size_t before = seen.running - std::min<size_t>(seen.running, sent.requests.size());
+  for (size_t i = 0; i < sent.requests.size(); ++i) {
+    // Alone it is started, whatever is predicted.
+    if (before + i > 0) CheckInTime(group, *checker_.Find(sent.requests[i]));
+  }
+}
+
+void Simulation::CheckPromised(const GroupStatus& seen, const Record& last) {
+  // Alone it may have all; and a guaranteed request that came after a standard one, too.
+  if (last.guaranteed || seen.running < 2) return;
+  uint64_t limit = seen.total_blocks * (100 - options_.router.watermark_percent) / 100;
+  if (seen.reserved_blocks <= limit) return;
+  Violate(absl::StrCat("P2: ", seen.name, " is expected to come to ", seen.reserved_blocks,
+                       " blocks, the watermark is at ", limit));
+}
+
+void Simulation::CheckInTime(const SimGroup& group, const Record& record) {
+  // The router has seen how long its steps take: some reports are older than those it relies on.
+  bool reports_late = options_.faults[Fault::kGroupLinkSlow] > 0;
+  if (reports_late || group.steps_of_life() < kStepsToLearn) return;
+  Duration prefill = 0;
+  for (uint32_t done = 0; done < record.prompt_tokens;) {
+    uint32_t chunk = std::min(options_.batch_tokens, record.prompt_tokens - done);
+    StepWork work;
+    work.Add(done, chunk);
+    prefill += StepTime(options_.model_cost, options_.device_cost, work);
+    done += chunk;
+  }
+  // The router predicts, so half of what the prefill takes alone is what must be left.
+  if (now() + prefill / 2 <= record.arrived + record.ttft_deadline) return;
+  Violate(absl::StrCat("S7: a request was started whose prefill takes ", prefill / kMicrosecond,
+                       " us, ", (record.arrived + record.ttft_deadline - now()) / kMicrosecond,
+                       " us before its deadline"));
+}
+
+// Nobody is lined up for a wait that is predicted to be too long.
+void Simulation::CheckExpectedWait() {
+  if (lined_up_.event != queue_.executed() || lined_up_.requests.size() != 1) return;
+  const Record& record = *checker_.Find(lined_up_.requests[0]);
+  absl::StatusOr<RequestStatus> found = front_end_->Find(lined_up_.requests[0]);
+  if (!found.ok() || found->state != "queued" || !found->expected_wait_ms) return;
+  Duration allowed =
+      std::min(record.arrived + record.ttft_deadline - now(), options_.router.queue_wait_max);
+  if (static_cast<Duration>(*found->expected_wait_ms) * kMillisecond <= allowed) return;
+  Violate(absl::StrCat("S6: lined up for a wait of ", *found->expected_wait_ms,
+                       " ms, allowed: ", allowed / kMillisecond));
 }
 
 void Simulation::CheckWaiting() {

@@ -38,20 +38,48 @@ void Simulation::WakeRouter(Time at) {
   Schedule(at, EventKind::kRouterTurn, 0, 0);
 }
 
+void Simulation::Step(RouterEvent event) {
+  PeerId liar = 0;
+  if (const auto* said = std::get_if<ClientSaid>(&event)) {
+    const auto* request = std::get_if<GenerateRequest>(&said->message);
+    if (request != nullptr) checker_.Arrived(now(), request->request_id);
+  } else if (const auto* heard = std::get_if<WorkerSaid>(&event)) {
+    const auto* report = std::get_if<StepReport>(&heard->message);
+    bool lie = report != nullptr && groups_[network_.At(heard->worker).owner]->IsLie(*report);
+    if (lie) liar = heard->worker;
+  }
+  size_t said_before = effects_.to_workers.size();
+  front_end_->Step(now(), std::move(event), effects_);
+  if (liar == 0) return;
+  bool refused =
+      std::any_of(effects_.to_workers.begin() + static_cast<ptrdiff_t>(said_before),
+                  effects_.to_workers.end(), [&](const ToWorker& to) {
+                    return to.worker == liar && std::holds_alternative<JoinRefused>(to.message);
+                  });
+  if (!refused) Violate("S11: a report that breaks the protocol was taken");
+}
+
 void Simulation::Turn() {
   effects_.Clear();
-  for (RouterEvent& event : std::exchange(inbox_, {})) {
+  std::vector<std::pair<PeerId, Incarnation>> hellos;
+  std::vector<RouterEvent> inbox = std::exchange(inbox_, {});
+  size_t events = inbox.size();
+  for (RouterEvent& event : inbox) {
     if (const auto* said = std::get_if<ClientSaid>(&event)) {
-      const auto* request = std::get_if<GenerateRequest>(&said->message);
-      if (request != nullptr) checker_.Arrived(now(), request->request_id);
+      const auto* hello = std::get_if<Hello>(&said->message);
+      if (hello != nullptr) hellos.emplace_back(said->client, hello->client_incarnation);
     }
-    front_end_->Step(now(), std::move(event), effects_);
+    Step(std::move(event));
   }
   front_end_->Flush(now(), effects_);
   digest_.Add(static_cast<uint64_t>(now()));
   digest_.Add(effects_);
   if (tamper_) tamper_(now(), effects_);
   CheckCheaply(effects_);
+  if (events != 1) lined_up_ = Sent();
+  for (auto [peer, incarnation] : hellos) {
+    checker_.Introduced(network_.At(peer).owner, incarnation);
+  }
   Emit(effects_);
   wake_at_ = kTimeMax;
   if (front_end_->NextDeadline() != kTimeMax)

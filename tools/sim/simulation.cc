@@ -39,6 +39,7 @@ Simulation::Simulation(const SimOptions& options, Workload& workload,
       network_(options.min_delay, options.max_delay, Rng(options.seed).Fork(4)),
       faults_(this, this, Rng(options.seed).Fork(3)),
       checker_(options, workload.tenants(), [this](const std::string& what) { Violate(what); }),
+      watch_(checker_, [this](const std::string& what) { Violate(what); }),
       fairness_(WeightsOf(options, workload)),
       front_end_(NewFrontEnd(options, filters)) {
   for (uint32_t i = 0; i < options.groups; ++i) {

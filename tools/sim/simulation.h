@@ -22,6 +22,7 @@
 #include "tools/sim/group.h"
 #include "tools/sim/network.h"
 #include "tools/sim/options.h"
+#include "tools/sim/queue_watch.h"
 #include "tools/sim/workload.h"
 #include "tools/sim/world.h"
 
@@ -104,6 +105,7 @@ class Simulation : public World, private FaultTargets {
   // ---- router_loop.cc: what stands in for router/io
   void WakeRouter(Time at);
   void Turn();
+  void Step(RouterEvent event);
   void Emit(RouterEffects& effects);
   void Send(PeerId peer, std::variant<RouterToClient, RouterToWorker> message);
   void CutOff(uint32_t client);
@@ -121,6 +123,11 @@ class Simulation : public World, private FaultTargets {
   SimGroup* GroupNamed(const std::string& name);
   uint64_t FairnessBound() const;
   void CheckGroup(const GroupStatus& seen);
+  void NoteLinedUp(const RouterEffects& effects);
+  void CheckSent(const GroupStatus& seen, const SimGroup& group);
+  void CheckPromised(const GroupStatus& seen, const Record& last);
+  void CheckInTime(const SimGroup& group, const Record& record);
+  void CheckExpectedWait();
   void CheckWaiting();
   void CheckEnd();
   void Violate(const std::string& what);
@@ -132,6 +139,7 @@ class Simulation : public World, private FaultTargets {
   FaultInjector faults_;
   Digest digest_;
   Checker checker_;
+  QueueWatch watch_;
   FairnessMeter fairness_;
   std::unique_ptr<FrontEnd> front_end_;
   RouterEffects effects_;
@@ -153,9 +161,17 @@ class Simulation : public World, private FaultTargets {
   uint64_t fairness_bound_ = 0;
   std::map<std::string, uint64_t> known_groups_;  // name -> blocks, since it first was complete
   std::map<std::string, uint64_t> losses_;        // name -> how often the router lost it
-  std::vector<RequestId> waiting_;                // accepted, and last seen in the queue
-  uint64_t next_full_check_ = 0;                  // in events
-  bool groups_delay_ = false;                     // by faults: R6 cannot hold
+  // What was sent to a group at the event of that number.
+  struct Sent {
+    uint64_t event = 0;
+    std::vector<RequestId> requests;
+  };
+  std::map<std::string, Sent> sent_;
+  Sent lined_up_;  // the one request that was accepted in a turn of one event, and not sent
+
+  std::vector<RequestId> waiting_;  // accepted, and last seen in the queue
+  uint64_t next_full_check_ = 0;    // in events
+  bool groups_delay_ = false;       // by faults: R6 cannot hold
   std::vector<KvSample> kv_samples_;
   RouterCounters counters_;
   std::vector<std::string> violations_;
