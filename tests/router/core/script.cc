@@ -15,6 +15,17 @@ Time ParseTime(const std::string& line) {
   return std::stoll(line.substr(1)) * kMillisecond;
 }
 
+// tenant="NAME weight=2 max_blocks=4 block_seconds=60 ceiling=3"; what is not said has no limit.
+TenantConfig ParseTenant(Words words) {
+  TenantConfig tenant;
+  tenant.name = words.Next();
+  tenant.weight = static_cast<uint32_t>(words.Number("weight", 1));
+  tenant.max_blocks = words.Number("max_blocks");
+  tenant.block_seconds_per_minute = words.Number("block_seconds");
+  tenant.priority_ceiling = static_cast<int32_t>(words.Number("ceiling"));
+  return tenant;
+}
+
 }  // namespace
 
 Words::Words(std::string_view line) : line_(line) {
@@ -80,6 +91,12 @@ void ScriptRunner::Configure(Words words) {
   config.eos_ids = ParseTokens(words.Text("eos", "0"));
   config.queue_entries = static_cast<uint32_t>(words.Number("queue_entries", 8));
   config.queue_bytes = words.Number("queue_bytes", 1024);
+  config.queue_wait_max =
+      static_cast<Duration>(words.Number("queue_wait_ms", 60'000)) * kMillisecond;
+  config.watermark_percent = static_cast<uint32_t>(words.Number("watermark", 3));
+  for (const std::string& tenant : words.All("tenant")) {
+    config.tenants.push_back(ParseTenant(Words(tenant)));
+  }
   config.max_clients = static_cast<uint32_t>(words.Number("max_clients", 8));
   config.stream_window = static_cast<uint32_t>(words.Number("stream_window", 1024));
   config.client_buffer_bytes = words.Number("client_buffer_bytes", 1 << 20);

@@ -90,6 +90,7 @@ Join ParseJoin(Words& words) {
   join.bytes_per_token = words.Number("bytes_per_token", 64);
   join.max_seq_len = static_cast<uint32_t>(words.Number("max_seq_len", 256));
   join.vocab_size = static_cast<uint32_t>(words.Number("vocab", 100));
+  join.max_batch_tokens = static_cast<uint32_t>(words.Number("batch_tokens"));
   join.rendezvous = words.Text("rendezvous");
   return join;
 }
@@ -129,6 +130,8 @@ StepReport ParseReport(Words& words) {
   report.acked_command = words.Number("acked");
   report.reserved_blocks = words.Number("reserved");
   report.used_blocks = words.Number("used", report.reserved_blocks);
+  report.step_us = words.Number("step_us");
+  report.prefill_tokens = words.Number("prefill");
   for (const std::string& run : words.All("run")) report.runs.push_back(ParseRun(run));
   for (const std::string& nack : words.All("nack")) {
     std::vector<std::string> parts = Split(nack, '/');

@@ -136,7 +136,7 @@ TEST_F(PortTest, WhatBlocksIsSentLaterInOrder) {
   EXPECT_THAT(port.TakeLost(), IsEmpty());
 }
 
-TEST_F(PortTest, ASlowPeerIsLostWithinItsLimits) {
+TEST_F(PortTest, Case30ASlowPeerIsLostWithinItsLimits) {
   Port port = Bind();
   std::string routing_id;
   DealerSocket dealer = Connect(port, &routing_id);

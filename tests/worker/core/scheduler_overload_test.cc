@@ -91,7 +91,7 @@ TEST(SchedulerOverload, IsFasterThanReservingWorstCases) {
   for (uint32_t id = 1; id <= kRequests; ++id) EXPECT_EQ(standard.tokens(id), kOutput);
 }
 
-TEST(SchedulerOverload, PreemptionIsBoundedAndCounted) {
+TEST(SchedulerOverload, Case06PreemptionIsBoundedAndCounted) {
   Group group(kBlocks);
   StepsFor(ServiceClass::kStandard, group);
   StepReport report = group.Report();
@@ -105,7 +105,7 @@ TEST(SchedulerOverload, PreemptionIsBoundedAndCounted) {
                                        report.preemptions);
 }
 
-TEST(SchedulerOverload, ComesBackToFullSpeed) {
+TEST(SchedulerOverload, Case07ComesBackToFullSpeed) {
   Group group(kBlocks);
   StepsFor(ServiceClass::kStandard, group);
   uint64_t preemptions = group.Report().preemptions;
@@ -132,7 +132,7 @@ TEST(SchedulerOverload, TheOldestGetsATokenInEveryStep) {
 }
 
 // One request that needs every block of the pool, beside others: it ends, and so do they.
-TEST(SchedulerOverload, OneRequestMayNeedTheWholePool) {
+TEST(SchedulerOverload, Case09OneRequestMayNeedTheWholePool) {
   Group group(kBlocks);
   uint32_t whole = kBlocks * kBlockSize - kPrompt;
   for (uint32_t id = 1; id <= 4; ++id) {

@@ -114,6 +114,14 @@ TEST_F(RankLinkTest, RubbishEndsIt) {
   EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
 }
 
+// A router that does not read fills queues; the step loop that reports to it is told, and not held.
+TEST_F(RankLinkTest, Case31SendingNeverWaitsForTheRouter) {
+  absl::Status status;
+  while (status.ok()) status = link_->Send(StepReport{});
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("takes no more messages"));
+}
+
 TEST_F(RankLinkTest, ABrokenConnectionEndsItAfterWhatWasSaid) {
   router_.Say(GroupStart{});
   ASSERT_TRUE(link_->AwaitStart(kSecond * 60).ok());
