@@ -305,7 +305,8 @@ void Checker::ReadError(Time now, Record& record, const RequestError& error) {
     if (!too_long && !too_big) Violate("S8", error.request_id, "never_fits, but it does");
   }
   if (error.code == ErrorCode::kQuotaExceeded) CheckQuota(record, error);
-  if (error.code == ErrorCode::kDeadlineExceeded && record.dispatched && !record.has_deadline) {
+  bool started = record.dispatched && !record.repeated;  // else of the first of two, perhaps
+  if (error.code == ErrorCode::kDeadlineExceeded && started && !record.has_deadline) {
     Violate("S7", error.request_id, "ended while running by a deadline that was met");
   }
   if (error.code == ErrorCode::kOverloaded && details.retry_after_ms.value_or(0) < 100) {
