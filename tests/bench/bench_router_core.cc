@@ -211,8 +211,10 @@ void BM_PromptLength(benchmark::State& state) {
   for (auto _ : state) {
     GenerateRequest request = core.NewRequest(tokens, 400);
     CoreUnderTest::FakeGroup& group = core.groups()[next++ % core.groups().size()];
-    core.AddToken(group, group.running.front(), true);
-    group.running.pop_front();
+    if (!group.running.empty()) {
+      core.AddToken(group, group.running.front(), true);
+      group.running.pop_front();
+    }
     core.AddFirstTokens(group);
     auto start = std::chrono::steady_clock::now();
     core.SendReport(group);
