@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
@@ -97,6 +98,15 @@ Settings ParseCommandLine(int argc, char** argv) {
   }
   settings.model.max_seq_len = static_cast<uint32_t>(settings.max_seq_len);
   return settings;
+}
+
+// Each client is a descriptor, and the usual soft limit of 1,024 is meant for programs that use
+// select().
+void AllowManyDescriptors() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 uint64_t DrawRandom() {
@@ -202,6 +212,7 @@ absl::Status RunRouter(const Settings& settings) {
   if (!settings.tenants.empty()) {
     KVERN_ASSIGN_OR_RETURN(tenants, ReadTenantsFile(settings.tenants));
   }
+  AllowManyDescriptors();
   KVERN_ASSIGN_OR_RETURN(int signals, TakeSignals());
   KVERN_ASSIGN_OR_RETURN(std::unique_ptr<NetContext> context, NetContext::Create());
   // Everything is bound before the model is read, so that workers can start loading meanwhile.

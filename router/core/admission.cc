@@ -74,6 +74,8 @@ Refusal RouterImpl::Admissible(Client& client, const GenerateRequest& message, u
             absl::StrCat("the input has ", bytes, " bytes, allowed: ", config_.queue_bytes),
             {}};
   }
+  if (queue_.HasRoom(bytes)) return {};
+  if (Refusal r = CheckBeforeMakingRoom(client, message); !r.ok()) return r;
   if (!MakeRoom(*client.tenant, static_cast<size_t>(message.priority), bytes)) {
     return Overloaded(absl::StrCat("the queue is full: ", queue_.entries(), " requests with ",
                                    queue_.bytes(), " bytes wait"));
@@ -81,12 +83,32 @@ Refusal RouterImpl::Admissible(Client& client, const GenerateRequest& message, u
   return {};
 }
 
-bool RouterImpl::MakeRoom(const Tenant& tenant, size_t band, uint64_t bytes) {
-  while (!queue_.HasRoom(bytes)) {
-    Request* excess = queue_.Excess(tenant, band);
-    if (excess == nullptr) return false;
-    Fail(*excess, Overloaded("it made way for a request with more right to wait"));
+Refusal RouterImpl::CheckBeforeMakingRoom(Client& client, const GenerateRequest& message) {
+  Request probe;  // of a text, no more is known than that it has a token
+  probe.tenant = client.tenant;
+  probe.service_class = message.service_class;
+  probe.band = static_cast<uint8_t>(message.priority);
+  probe.n = message.n;
+  probe.sampling.max_tokens = message.max_tokens.value_or(config_.default_max_tokens);
+  probe.prompt_tokens =
+      message.prompt_token_ids ? static_cast<uint32_t>(message.prompt_token_ids->size()) : 1;
+  probe.ttft_deadline = message.ttft_deadline_ms ? DeadlineAfter(now_, *message.ttft_deadline_ms)
+                                                 : now_ + config_.default_ttft_deadline;
+  probe.need = BlocksNeeded(probe.prompt_tokens, probe.sampling.max_tokens, probe.n, kBlockSize);
+  if (probe.ttft_deadline <= now_) {
+    return {ErrorCode::kDeadlineExceeded, "ttft_deadline_ms is 0, and others wait", {}};
   }
+  if (Refusal r = CheckQuota(*probe.tenant, probe.need); !r.ok()) return r;
+  Foresee(probe);
+  probe.expected_blocks = probe.guaranteed() ? probe.need : ExpectedFinalBlocks(probe);
+  return CheckWait(probe);
+}
+
+bool RouterImpl::MakeRoom(const Tenant& tenant, size_t band, uint64_t bytes) {
+  Request* excess = queue_.Excess(tenant, band);
+  // One makes way for one; a large input does not cost many others their place.
+  if (excess == nullptr || !queue_.HasRoomWithout(*excess, bytes)) return false;
+  Fail(*excess, Overloaded("it made way for a request with more right to wait"));
   return true;
 }
 

@@ -5,8 +5,8 @@
 //   case of the standard ones (so that the oldest of them always finishes), and beside the expected
 //   peak of them all.
 // Both: the prompts it has not prefilled yet fill about two steps, unless this one is short.
-// standard: the expected peak of all that runs and itself stays below the watermark, and its worst
-// case
+// standard: the expected peak of all that runs and itself stays below the
+// watermark, and its worst case
 //   fits beside what is guaranteed.
 #include <algorithm>
 #include <tuple>
@@ -75,7 +75,8 @@ void RouterImpl::RefreshForecast(Group& group) const {
 
 uint64_t RouterImpl::ReservedBlocks(Group& group) const {
   RefreshForecast(group);
-  return std::min(group.ledger->total(), group.ledger->guaranteed() + group.forecast.Peak());
+  uint64_t most = std::min(group.ledger->total(), group.ledger->worst_case());
+  return std::min(most, group.ledger->guaranteed() + group.forecast.Peak());
 }
 
 uint64_t RouterImpl::StandardLimit(const Group& group) const {
@@ -137,7 +138,8 @@ Duration RouterImpl::FirstTokenTime(const Group& group, const Request& request) 
   uint64_t tokens = PrefillBacklog(group) + request.prompt_tokens;
   // A long prompt leaves a part of each step to short ones that come after it.
   if (tokens > ChunkOf(group)) tokens += tokens / (kShortPromptShare - 1);
-  return PrefillTime(group, tokens);
+  // The step under way ends first.
+  return PrefillTime(group, tokens) + (group.running.empty() ? 0 : group.steps.MeanStep(now_));
 }
 
 Group* RouterImpl::BestGroup(const Request& request) {

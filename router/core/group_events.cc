@@ -1,5 +1,6 @@
 // How groups come and go.
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "cluster/base/check.h"
@@ -217,13 +218,17 @@ void RouterImpl::LoseGroup(Group& group, const std::string& reason, bool tell) {
 }
 
 void RouterImpl::EndStreams(Group& group, const std::string& reason) {
-  for (Request* request : group.running) {
+  Duration wait = std::max(kSecond, HalfQueueTime());
+  group.forecast_old = true;
+  // Taken out first: nothing that is asked of the group meanwhile may see what is gone.
+  std::vector<Request*> ended = std::exchange(group.running, {});
+  for (Request* request : ended) {
     Settle(*request);
     if (!request->answered && !request->AllClientDone()) {
       if (!request->got_token) group.breaker.Failed(now_);
       ++counters_.errors[static_cast<size_t>(ErrorCode::kUnavailable)];
       ErrorDetails details;
-      details.retry_after_ms = Jittered(std::max(kSecond, HalfQueueTime()));
+      details.retry_after_ms = Jittered(wait);
       SendToClient(request->client, RequestError{request->id, ErrorCode::kUnavailable,
                                                  absl::StrCat("group ", group.name, " ", reason,
                                                               " while it ran the request"),
@@ -232,7 +237,6 @@ void RouterImpl::EndStreams(Group& group, const std::string& reason) {
     }
     LetGo(*request);
   }
-  group.running.clear();
   group.closing.clear();
   group.pending = Commands{};
   group.pending_bytes = 0;

@@ -80,7 +80,9 @@ class RouterImpl {
   Refusal CheckFits(uint64_t prompt_tokens, uint32_t max_tokens, uint32_t n) const;
   Refusal Overloaded(std::string what);
   Refusal CheckQuota(Tenant& tenant, uint64_t need);
-  // Room for `bytes` more, if need be at the cost of one that has less right to wait.
+  // What would be refused anyway costs nobody its place.
+  Refusal CheckBeforeMakingRoom(Client& client, const GenerateRequest& message);
+  // Room for `bytes` more at the cost of one that has less right to wait.
   bool MakeRoom(const Tenant& tenant, size_t band, uint64_t bytes);
   // The set of groups changed: what waits and can no longer fit is refused.
   void RecheckQueue();

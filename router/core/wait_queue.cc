@@ -13,6 +13,10 @@ bool WaitQueue::HasRoom(uint64_t bytes) const {
   return entries_ < max_entries_ && bytes <= max_bytes_ - bytes_;
 }
 
+bool WaitQueue::HasRoomWithout(const Request& gone, uint64_t bytes) const {
+  return bytes <= max_bytes_ - (bytes_ - gone.queue_bytes);
+}
+
 void WaitQueue::TakeRoom(Request& request, uint64_t bytes) {
   KVERN_CHECK(HasRoom(bytes));
   ++entries_;

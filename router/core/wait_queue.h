@@ -29,6 +29,8 @@ class WaitQueue {
 
   // Room for one more request whose input has `bytes`?
   bool HasRoom(uint64_t bytes) const;
+  // Would there be, if `gone` gave its room back?
+  bool HasRoomWithout(const Request& gone, uint64_t bytes) const;
 
   // REQUIRES: HasRoom(bytes). Sets request.queue_bytes.
   void TakeRoom(Request& request, uint64_t bytes);

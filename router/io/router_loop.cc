@@ -189,6 +189,8 @@ absl::Status RouterLoop::RefuseClient(const std::string& routing_id,
   error.request_id = decoded.request_id;
   error.code = ErrorCode::kInvalidArgument;
   error.message = decoded.error;
+  // Said under the id of a request that goes on, this is not its end.
+  error.details.still_open = router_.Find(decoded.request_id).ok();
   return clients_.Reply(routing_id, EncodeRouterToClient(error, config_.router_incarnation));
 }
 

@@ -17,6 +17,7 @@ constexpr size_t kMaxTenants = 1000;
 // "No deadline", in a field that must have one.
 constexpr Duration kFar = 1'000'000 * kSecond;
 constexpr uint32_t kCapacityWaiting = 64;
+constexpr uint64_t kCapacityRequests = 200'000;
 constexpr Duration kWarmUp = 30 * kSecond;
 
 absl::StatusOr<Arrivals> ArrivalsOf(const std::string& workload) {
@@ -168,6 +169,10 @@ absl::StatusOr<RunPlan> MakeCapacityPlan(const RunConfig& config,
   KVERN_ASSIGN_OR_RETURN(RunPlan plan, MakePlan(config, 1, std::move(trace)));
   plan.options.groups = 1;
   plan.options.always_waiting = kCapacityWaiting;
+  // Where nothing is ever let in, new requests would come for ever.
+  plan.options.max_requests = std::min(plan.options.max_requests, kCapacityRequests);
+  plan.options.router.queue_entries =
+      std::max(plan.options.router.queue_entries, 2 * kCapacityWaiting);
   plan.options.cancel_at_end = true;
   plan.options.least_requests = false;
   plan.options.faults = FaultLevels();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -138,6 +139,10 @@ absl::StatusOr<std::vector<TraceRow>> ParseTrace(std::string_view text) {
 }
 
 absl::StatusOr<std::vector<TraceRow>> ReadTrace(const std::string& path) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) {
+    return InvalidArgument("'", path, "' is not a regular file");
+  }
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;
   if (!file || !(text << file.rdbuf())) return InvalidArgument("cannot read '", path, "'");

@@ -213,8 +213,8 @@ class LaunchTest(unittest.TestCase):
 
     def test_usage(self):
         for arguments, text in (
-                (["--model", "m", "--queue-seconds", "3"], "--queue-seconds: unknown option"),
-                (["--model", "m", "--tenants", "f"], "--tenants: unknown option"),
+                (["--model", "m", "--queue-seconds", "0"],
+                 "--queue-seconds: '0' is not a whole number from 1 to 86400"),
                 (["--model", "m", "--device", "cuda"], "--device: 'cuda' is not built yet"),
                 (["--model", "m", "--device", "emulated"], "--device: 'emulated' is not built yet"),
                 (["--model", "m", "--tp", "0"], "--tp: '0' is not a whole number from 1 to 64"),
