@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <fstream>
 
-#include "cluster/base/check.h"
 
 namespace kvern {
 
@@ -29,8 +28,9 @@ uint64_t DefaultKvMemory(int64_t ranks) {
 void KeepFreedMemory() {
   constexpr int kKeptBytes = 64 << 20;
   constexpr int kLargestFromHeap = 32 << 20;  // the most that glibc allows
-  KVERN_CHECK_EQ(mallopt(M_MMAP_THRESHOLD, kLargestFromHeap), 1);
-  KVERN_CHECK_EQ(mallopt(M_TRIM_THRESHOLD, kKeptBytes), 1);
+  // A hint: another allocator (a sanitizer's, a preloaded one) may not know it, and needs it less.
+  mallopt(M_MMAP_THRESHOLD, kLargestFromHeap);
+  mallopt(M_TRIM_THRESHOLD, kKeptBytes);
 }
 
 }  // namespace kvern
