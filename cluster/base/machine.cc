@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <fstream>
 
-
 namespace kvern {
 
 int64_t DefaultThreads(int64_t ranks) {
