@@ -24,10 +24,11 @@ def _id(builder, request_id):
 class ScriptedRouter:
     """Runs in a thread from construction to close(). `log` is what it heard, as tuples."""
 
-    def __init__(self, port=None, incarnation=7, keep_alive_ms=50):
+    def __init__(self, port=None, incarnation=7, keep_alive_ms=50, leaves_after_answer=False):
         self.incarnation = incarnation
         self.keep_alive_ms = keep_alive_ms
         self.silent = False
+        self._leaves_after_answer = leaves_after_answer  # like a router that drains
         self.stream_window = 0
         self.credit = None  # said in replies; None: nothing
         self.retry_after_ms = 60_000
@@ -35,7 +36,7 @@ class ScriptedRouter:
         self.log = []
         self.requests = {}  # request id -> GenerateRequest table
         self._socket = zmq.Context.instance().socket(zmq.ROUTER)
-        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.setsockopt(zmq.LINGER, 5000 if leaves_after_answer else 0)
         if port is None:
             port = self._socket.bind_to_random_port("tcp://127.0.0.1")
         else:
@@ -109,6 +110,7 @@ class ScriptedRouter:
             self.requests[request_id] = request
             self.log.append(("generate", request_id))
             self._answer(peer, request_id, request)
+            self._running = self._running and not self._leaves_after_answer
 
     def _send(self, peer, make):
         builder = flatbuffers.Builder(256)

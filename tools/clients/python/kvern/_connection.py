@@ -66,7 +66,8 @@ class Connection:
     def _open_socket(self):
         self._socket = zmq.Context.instance().socket(zmq.DEALER)
         ivl_ms = max(10, int(min(1.0, self._timeout / 3) * 1000))
-        for option, value in ((zmq.LINGER, _LINGER_MS), (zmq.IMMEDIATE, 1),
+        # Not IMMEDIATE: it drops what was received and not yet read when the connection breaks.
+        for option, value in ((zmq.LINGER, _LINGER_MS),
                               (zmq.MAXMSGSIZE, _MAX_MESSAGE_BYTES), (zmq.RCVHWM, 0),
                               (zmq.RECONNECT_IVL, 50), (zmq.RECONNECT_IVL_MAX, 1000),
                               (zmq.HEARTBEAT_IVL, ivl_ms),
@@ -81,10 +82,10 @@ class Connection:
             raise KvernError("invalid_argument",
                              f"endpoint: {self._endpoint!r}: {error}") from None
 
-    def _close_socket(self):
+    def _close_socket(self, linger=None):
         self._socket.disable_monitor()
         self._monitor.close(linger=0)
-        self._socket.close()
+        self._socket.close(linger)
 
     # ---- for any thread
 
@@ -146,10 +147,10 @@ class Connection:
 
     def _run(self):
         try:
-            poller = zmq.Poller()
-            poller.register(self._monitor, zmq.POLLIN)
-            poller.register(self._wake_read, zmq.POLLIN)
             while self._running:
+                poller = zmq.Poller()
+                poller.register(self._monitor, zmq.POLLIN)
+                poller.register(self._wake_read, zmq.POLLIN)
                 events = zmq.POLLIN | (zmq.POLLOUT if self._connected and self._outbox else 0)
                 poller.register(self._socket, events)
                 poller.poll(self._poll_ms())
@@ -216,8 +217,14 @@ class Connection:
             self._outbox.clear()
             self._outbox.append(self._hello)
         elif event == zmq.EVENT_DISCONNECTED:
-            self._receive()
+            while self._receive():
+                pass
+            was_connected = self._connected
             self._lose("the connection to the router was lost")
+            if was_connected:
+                # What was not sent yet must not reach the next router before the next Hello.
+                self._close_socket(linger=0)
+                self._open_socket()
 
     def _lose(self, why):
         """What was sent is gone with the connection; what waits is sent to the next one."""
@@ -255,11 +262,12 @@ class Connection:
             pass  # POLLOUT will tell.
 
     def _receive(self):
+        """Reads a batch; True if there may be more."""
         for _ in range(_MAX_BATCH):
             try:
                 data = self._socket.recv_multipart(zmq.DONTWAIT)
             except zmq.Again:
-                return
+                return False
             self._last_heard = time.monotonic()
             try:
                 incarnation, reply = _reply.decode(data[-1])
@@ -272,6 +280,7 @@ class Connection:
                 self._connected = True
                 self._outbox.append(self._hello)
             self._on_reply(reply)
+        return True
 
     def _on_reply(self, reply):
         if isinstance(reply, _reply.DeltasReply):
