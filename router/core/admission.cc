@@ -92,16 +92,25 @@ Refusal RouterImpl::CheckBeforeMakingRoom(Client& client, const GenerateRequest&
   probe.sampling.max_tokens = message.max_tokens.value_or(config_.default_max_tokens);
   probe.prompt_tokens =
       message.prompt_token_ids ? static_cast<uint32_t>(message.prompt_token_ids->size()) : 1;
-  probe.ttft_deadline = message.ttft_deadline_ms ? DeadlineAfter(now_, *message.ttft_deadline_ms)
-                                                 : now_ + config_.default_ttft_deadline;
-  probe.need = BlocksNeeded(probe.prompt_tokens, probe.sampling.max_tokens, probe.n, kBlockSize);
+  probe.ttft_deadline = TtftDeadline(message);
+  SizeUp(probe);
   if (probe.ttft_deadline <= now_) {
     return {ErrorCode::kDeadlineExceeded, "ttft_deadline_ms is 0, and others wait", {}};
   }
   if (Refusal r = CheckQuota(*probe.tenant, probe.need); !r.ok()) return r;
-  Foresee(probe);
-  probe.expected_blocks = probe.guaranteed() ? probe.need : ExpectedFinalBlocks(probe);
   return CheckWait(probe);
+}
+
+Time RouterImpl::TtftDeadline(const GenerateRequest& message) const {
+  if (!message.ttft_deadline_ms) return now_ + config_.default_ttft_deadline;
+  return DeadlineAfter(now_, *message.ttft_deadline_ms);
+}
+
+void RouterImpl::SizeUp(Request& request) const {
+  request.need =
+      BlocksNeeded(request.prompt_tokens, request.sampling.max_tokens, request.n, kBlockSize);
+  Foresee(request);
+  request.expected_blocks = request.guaranteed() ? request.need : ExpectedFinalBlocks(request);
 }
 
 bool RouterImpl::MakeRoom(const Tenant& tenant, size_t band, uint64_t bytes) {
@@ -147,8 +156,7 @@ Request& RouterImpl::OpenRequest(Client& client, RequestId id, GenerateRequest& 
   owned->sampling.seed = message.seed ? *message.seed : rng_.Next();
   owned->stop = std::move(message.stop);
   owned->arrival = now_;
-  owned->ttft_deadline = message.ttft_deadline_ms ? DeadlineAfter(now_, *message.ttft_deadline_ms)
-                                                  : now_ + config_.default_ttft_deadline;
+  owned->ttft_deadline = TtftDeadline(message);
   if (message.deadline_ms) owned->deadline = DeadlineAfter(now_, *message.deadline_ms);
   Request& request = *requests_.Insert(id, std::move(owned));
   clients_.Open(client, request);
@@ -159,8 +167,7 @@ Request& RouterImpl::OpenRequest(Client& client, RequestId id, GenerateRequest& 
 void RouterImpl::Enqueue(Request& request, std::vector<uint32_t> ids) {
   request.prompt = std::move(ids);
   request.prompt_tokens = static_cast<uint32_t>(request.prompt.size());
-  request.need =
-      BlocksNeeded(request.prompt_tokens, request.sampling.max_tokens, request.n, kBlockSize);
+  SizeUp(request);
   Refusal too_large = CheckFits(request.prompt_tokens, request.sampling.max_tokens, request.n);
   if (!too_large.ok()) return Fail(request, std::move(too_large));
   if (Refusal r = CheckQuota(*request.tenant, request.need); !r.ok()) {
@@ -170,8 +177,6 @@ void RouterImpl::Enqueue(Request& request, std::vector<uint32_t> ids) {
     return Fail(request, Overloaded(absl::StrCat("the queue is full: ", queue_.bytes(),
                                                  " bytes of prompts wait")));
   }
-  Foresee(request);
-  request.expected_blocks = request.guaranteed() ? request.need : ExpectedFinalBlocks(request);
   if (Refusal r = CheckWait(request); !r.ok()) return Fail(request, std::move(r));
   request.phase = Phase::kQueued;
   queue_.Push(request);

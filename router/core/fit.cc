@@ -1,13 +1,13 @@
 // Where a request fits: the admission rule of each class, and the choice among the groups.
 //
-// guaranteed: its worst case fits beside the worst cases of the guaranteed requests, the largest
-// worst
-//   case of the standard ones (so that the oldest of them always finishes), and beside the expected
-//   peak of them all.
-// Both: the prompts it has not prefilled yet fill about two steps, unless this one is short.
-// standard: the expected peak of all that runs and itself stays below the
-// watermark, and its worst case
-//   fits beside what is guaranteed.
+// A guaranteed request fits if its worst case does, beside the worst cases of the other guaranteed
+// ones, the largest worst case of a standard one (so that the oldest of them always finishes), and
+// the expected peak of the standard ones.
+//
+// A standard request fits if the expected peak of all that runs and itself stays below the
+// watermark, and its worst case fits beside what is guaranteed.
+//
+// Neither is sent to a group whose prompts already fill about two steps, unless its own is short.
 #include <algorithm>
 #include <tuple>
 
