@@ -124,8 +124,8 @@ absl::StatusOr<std::vector<uint32_t>> ParseShares(std::string_view text) {
   return shares;
 }
 
-std::string TracePath(const RunConfig& config) {
-  if (!config.workload.starts_with(kTracePrefix)) return "";
+std::optional<std::string> TracePath(const RunConfig& config) {
+  if (!config.workload.starts_with(kTracePrefix)) return std::nullopt;
   return config.workload.substr(kTracePrefix.size());
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -57,7 +58,7 @@ absl::StatusOr<RunPlan> MakePlan(const RunConfig& config, double rate,
 absl::StatusOr<RunPlan> MakeCapacityPlan(const RunConfig& config,
                                          std::shared_ptr<const std::vector<TraceRow>> trace);
 
-// The path in "trace:PATH"; empty for other workloads.
-std::string TracePath(const RunConfig& config);
+// The path in "trace:PATH"; absent for other workloads.
+std::optional<std::string> TracePath(const RunConfig& config);
 
 }  // namespace kvern::sim

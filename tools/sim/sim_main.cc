@@ -1,5 +1,6 @@
 // kvern-sim: the router and the schedulers under virtual time.
 #include <cstdio>
+#include <optional>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -68,8 +69,8 @@ int Main(int argc, char** argv) {
   absl::StatusOr<RunPlan> checked = MakePlan(config, 1, nullptr);
   if (!checked.ok()) return Fail(checked.status(), 2);
   std::shared_ptr<const std::vector<TraceRow>> trace;
-  if (std::string path = TracePath(config); !path.empty()) {
-    absl::StatusOr<std::vector<TraceRow>> rows = ReadTrace(path);
+  if (std::optional<std::string> path = TracePath(config)) {
+    absl::StatusOr<std::vector<TraceRow>> rows = ReadTrace(*path);
     if (!rows.ok()) return Fail(rows.status(), 1);
     trace = std::make_shared<const std::vector<TraceRow>>(*std::move(rows));
   }

@@ -198,6 +198,19 @@ TEST_F(KvernSim, ABadTraceIsRefused) {
   Outcome outcome = Run(Trace() + " --rate 1");
   EXPECT_EQ(outcome.exit_code, 1);
   EXPECT_THAT(outcome.errors, HasSubstr("line 2: TIMESTAMP is '2023'"));
+  for (const char* path : {"", "/dev/zero", "/", "/nonexistent"}) {
+    Outcome no_file = Run(std::string("--rate 1 --workload trace:") + path);
+    EXPECT_EQ(no_file.exit_code, 1) << path;
+    EXPECT_THAT(no_file.errors, HasSubstr("is not a regular file")) << path;
+  }
+}
+
+TEST_F(KvernSim, ACapacityOfNothingIsAnError) {
+  Outcome outcome = Run("--load 1 --kv-tokens 16 --duration 10");
+  EXPECT_EQ(outcome.exit_code, 1) << outcome.output;
+  EXPECT_THAT(outcome.errors, HasSubstr("--load: the capacity of this workload is 0"));
+  Outcome one = Run("--load 1 --queue-entries 1 --duration 10 --json");
+  EXPECT_EQ(one.exit_code, 0) << one.errors;
 }
 
 }  // namespace
