@@ -126,6 +126,19 @@ TEST_F(LoopTest, AnUnreadableRequestIsAnsweredUnderItsId) {
   EXPECT_EQ(bad.by_failure[static_cast<size_t>(DecodeFailure::kOutOfRange)], 1u);
 }
 
+TEST_F(LoopTest, AnUnreadableRepeatOfAnOpenRequestIsNotItsEnd) {
+  TestClient client = NewClient();
+  client.Say(Request(9));
+  client.Expect<Accepted>();
+  GenerateRequest again = Request(9);
+  again.n = kMaxChoices + 1;
+  client.Say(again);
+  EXPECT_TRUE(client.Expect<RequestError>().details.still_open);
+  again.request_id = {0, 10};
+  client.Say(again);
+  EXPECT_FALSE(client.Expect<RequestError>().details.still_open);
+}
+
 TEST_F(LoopTest, RubbishOnBothSocketsIsCountedAndHarmsNobody) {
   TestWorker worker = NewWorker();
   TestClient client = NewClient();

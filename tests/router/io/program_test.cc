@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -40,6 +41,7 @@ class ProgramTest : public ::testing::Test {
       waitpid(pid_, nullptr, 0);
     }
     for (int fd : {ready_[0], output_[0], errors_[0]}) close(fd);
+    std::filesystem::remove(ready_file_);
   }
 
   void Start(std::vector<std::string> arguments) {
@@ -157,6 +159,19 @@ TEST_F(ProgramTest, ItAnnouncesItselfAndItsGroupsAndDrains) {
   EXPECT_EQ(Wait(), 0);
   EXPECT_FALSE(std::filesystem::exists(ready_file_));
   EXPECT_THAT(ReadAll(errors_[0]), HasSubstr("group group-0: 1 ranks, 32 KV blocks"));
+}
+
+TEST_F(ProgramTest, ItMayHaveAsManyDescriptorsAsThereMayBe) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit low = before;
+  low.rlim_cur = 100;  // each client is one
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
+  StartListening();
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit of_router{};
+  ASSERT_EQ(prlimit(pid_, RLIMIT_NOFILE, nullptr, &of_router), 0);
+  EXPECT_EQ(of_router.rlim_cur, before.rlim_max);
 }
 
 TEST_F(ProgramTest, ASecondSignalEndsItAtOnce) {
