@@ -22,7 +22,8 @@ void AddOptions(Options& options, RunConfig& config) {
   options.Count("groups", "N", "groups of ranks", &config.groups, 1, 4096);
   options.Count("tp", "N", "ranks of a group, as one GPU of N times the speed", &config.tp, 1, 64);
   options.Count("kv-tokens", "N", "KV memory of a group", &config.kv_tokens, 16, 1 << 30);
-  options.Choice("policy", {"kvern", "reserve-max", "optimistic", "fifo", "least-requests"},
+  options.Choice("policy",
+                 {"kvern", "reserve-max", "optimistic", "clairvoyant", "fifo", "least-requests"},
                  "who is admitted", &config.policy);
   options.String("workload", "NAME", "poisson, bursts, flash or trace:PATH", &config.workload);
   number("load", "X", "offered load, as a multiple of the capacity found first", &config.load,

@@ -41,12 +41,20 @@ absl::Status ApplyPolicy(const RunConfig& config, RunPlan& plan) {
     plan.workload.service_class = ServiceClass::kGuaranteed;
     return absl::OkStatus();
   }
+  if (config.policy == "clairvoyant") {
+    // What each declares is what it will say, so the forecast is the truth and needs no margin.
+    plan.workload.declare_true_length = true;
+    router.output_quantile_percent = 100;
+    router.watermark_percent = 0;
+    return absl::OkStatus();
+  }
   router.output_quantile_percent = 0;
   if (config.policy == "optimistic") return absl::OkStatus();
   bool least_requests = config.policy == "least-requests";
   if (!least_requests && config.policy != "fifo") {
-    return InvalidArgument("--policy: '", config.policy,
-                           "', allowed: kvern, reserve-max, optimistic, fifo, least-requests");
+    return InvalidArgument(
+        "--policy: '", config.policy,
+        "', allowed: kvern, reserve-max, optimistic, clairvoyant, fifo, least-requests");
   }
   if (least_requests && config.faults != "none") {
     return InvalidArgument("--faults: '", config.faults, "', allowed with least-requests: none");

@@ -141,7 +141,8 @@ TEST_F(KvernSim, Workloads) {
 }
 
 TEST_F(KvernSim, Policies) {
-  for (const char* policy : {"kvern", "reserve-max", "optimistic", "fifo", "least-requests"}) {
+  for (const char* policy :
+       {"kvern", "reserve-max", "optimistic", "clairvoyant", "fifo", "least-requests"}) {
     Outcome outcome = Run(Trace() + " --load 3 --groups 2 --duration 30 --json --policy " + policy);
     ASSERT_EQ(outcome.exit_code, 0) << policy << outcome.errors << outcome.output;
     nlohmann::json json = outcome.Json();

@@ -65,6 +65,7 @@ TEST(RunConfig, Policies) {
   RunPlan kvern = *MakePlan(config, 1, nullptr);
   EXPECT_EQ(kvern.workload.service_class, ServiceClass::kStandard);
   EXPECT_EQ(kvern.workload.ttft_deadline_ms, 2000u);
+  EXPECT_FALSE(kvern.workload.declare_true_length);
   EXPECT_EQ(kvern.options.router.output_quantile_percent, RouterConfig().output_quantile_percent);
   EXPECT_EQ(kvern.options.router.watermark_percent, RouterConfig().watermark_percent);
   EXPECT_EQ(kvern.options.router.queue_entries, RouterConfig().queue_entries);
@@ -77,6 +78,13 @@ TEST(RunConfig, Policies) {
   EXPECT_EQ(optimistic.workload.service_class, ServiceClass::kStandard);
   EXPECT_EQ(optimistic.options.router.output_quantile_percent, 0u);
   EXPECT_EQ(optimistic.options.router.queue_entries, kvern.options.router.queue_entries);
+  config.policy = "clairvoyant";
+  RunPlan clairvoyant = *MakePlan(config, 1, nullptr);
+  EXPECT_TRUE(clairvoyant.workload.declare_true_length);
+  EXPECT_EQ(clairvoyant.options.router.output_quantile_percent, 100u);
+  EXPECT_EQ(clairvoyant.options.router.watermark_percent, 0u);
+  EXPECT_EQ(clairvoyant.options.router.queue_entries, kvern.options.router.queue_entries);
+  EXPECT_EQ(clairvoyant.workload.ttft_deadline_ms, 2000u);
   config.policy = "fifo";
   RunPlan fifo = *MakePlan(config, 1, nullptr);
   EXPECT_EQ(fifo.options.router.output_quantile_percent, 0u);
