@@ -254,7 +254,9 @@ absl::Status RouterLoop::Perform() {
 void RouterLoop::WriteNotes() {
   for (const Note& note : effects_.notes) {
     LimitedLine line{note.warning ? LogLevel::kWarning : LogLevel::kInfo, note.event, note.fields};
-    if (note.event == "group_refused") {
+    // What a stranger can bring about as often as it likes.
+    if (note.event == "group_refused" || note.event == "group_forgotten" ||
+        note.event == "client_lost" || note.event == "slow_reader") {
       LogLimited(note.event, std::move(line));
     } else {
       Write(line);

@@ -54,7 +54,12 @@ class Session : public std::enable_shared_from_this<Session> {
     stream_.expires_after(kTimeout);
     http::async_read(stream_, buffer_, *parser_,
                      [self = shared_from_this()](beast::error_code error, size_t) {
-                       if (!error) self->Answer();
+                       if (!error) {
+                         self->Answer();
+                       } else if (error.category() == UnparsableCategory() &&
+                                  error != http::error::end_of_stream) {
+                         self->Refuse(error);
+                       }
                      });
   }
 
@@ -67,24 +72,44 @@ class Session : public std::enable_shared_from_this<Session> {
     place_.reset();
   }
 
+  // Of errors in what was read, rather than of the connection.
+  static const boost::system::error_category& UnparsableCategory() {
+    return http::make_error_code(http::error::bad_method).category();
+  }
+
+  // The connection ends with this: where the next request would begin is not known.
+  void Refuse(beast::error_code error) {
+    int code = error == http::error::header_limit ? 431
+               : error == http::error::body_limit ? 413
+                                                  : 400;
+    Write({code, "application/json", absl::StrCat("{\"error\":\"", error.message(), "\"}\n")}, 11,
+          false, false);
+  }
+
   void Answer() {
-    Progress();
     const auto& request = parser_->get();
-    response_ = {};
-    response_.version(request.version());
-    response_.keep_alive(request.keep_alive());
-    response_.set(http::field::server, "kvern-router");
-    response_.set(http::field::cache_control, "no-store");
     StatusPage page;
     if (request.method() == http::verb::get || request.method() == http::verb::head) {
       page = RespondTo({request.target().data(), request.target().size()}, *source_);
     } else {
       page = {405, "application/json", "{\"error\":\"only GET is answered\"}\n"};
     }
+    Write(std::move(page), request.version(), request.keep_alive(),
+          request.method() == http::verb::head);
+  }
+
+  // version: 10 or 11. A head_only answer says how long the page is, without it.
+  void Write(StatusPage page, unsigned version, bool keep_alive, bool head_only) {
+    Progress();
+    response_ = {};
+    response_.version(version);
+    response_.keep_alive(keep_alive);
+    response_.set(http::field::server, "kvern-router");
+    response_.set(http::field::cache_control, "no-store");
     response_.result(static_cast<unsigned>(page.code));
     response_.set(http::field::content_type, page.content_type);
     response_.content_length(page.body.size());
-    if (request.method() != http::verb::head) response_.body() = std::move(page.body);
+    if (!head_only) response_.body() = std::move(page.body);
     stream_.expires_after(kTimeout);
     http::async_write(stream_, response_,
                       [self = shared_from_this()](beast::error_code error, size_t) {
