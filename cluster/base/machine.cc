@@ -6,8 +6,24 @@
 
 #include <algorithm>
 #include <fstream>
+#include <limits>
+#include <string>
 
 namespace kvern {
+namespace {
+
+constexpr uint64_t kUnknown = std::numeric_limits<uint64_t>::max();
+
+// The number after `name` in a file of lines "name number ...".
+uint64_t NumberIn(const char* path, const std::string& name) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with(name)) return std::stoull(line.substr(name.size()));
+  }
+  return kUnknown;
+}
+
+}  // namespace
 
 int64_t DefaultThreads(int64_t ranks) {
   cpu_set_t allowed;
@@ -22,6 +38,21 @@ uint64_t DefaultKvMemory(int64_t ranks) {
   uint64_t limit = 0;
   if (std::ifstream("/sys/fs/cgroup/memory.max") >> limit) memory = std::min(memory, limit);
   return memory / 4 / static_cast<uint64_t>(ranks);
+}
+
+uint64_t AvailableMemory() {
+  uint64_t available = NumberIn("/proc/meminfo", "MemAvailable:");
+  if (available != kUnknown) available *= 1024;
+  uint64_t limit = 0;
+  uint64_t used = 0;
+  if (std::ifstream("/sys/fs/cgroup/memory.max") >> limit &&
+      std::ifstream("/sys/fs/cgroup/memory.current") >> used) {
+    // Files that nobody reads or writes are let go first.
+    uint64_t files = NumberIn("/sys/fs/cgroup/memory.stat", "inactive_file ");
+    if (files != kUnknown) used -= std::min(used, files);
+    available = std::min(available, limit - std::min(limit, used));
+  }
+  return available;
 }
 
 void KeepFreedMemory() {

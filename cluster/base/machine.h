@@ -13,6 +13,10 @@ int64_t DefaultThreads(int64_t ranks);
 // REQUIRES: ranks > 0.
 uint64_t DefaultKvMemory(int64_t ranks);
 
+// Bytes that can still be had without another process losing them: MemAvailable of /proc/meminfo,
+// or what this control group may still take, if less; the largest number when neither is known.
+uint64_t AvailableMemory();
+
 // From now on this process keeps up to 64 MiB of freed memory for its next large objects. Without
 // it each message of some hundred kilobytes costs a page fault per page, again and again.
 void KeepFreedMemory();

@@ -86,6 +86,11 @@ TEST(CpuDeviceTest, MemoryIsZeroAlignedAndRefusedByName) {
   const absl::Status cache =
       device->NewKvCache({int64_t{1} << 40, 30, 3, 64, DType::kBf16}).status();
   EXPECT_EQ(cache.code(), absl::StatusCode::kResourceExhausted);
+  // Address space for this there is; memory there is not: 64 TiB.
+  absl::Status promised = device->NewKvCache({int64_t{1} << 24, 32, 32, 64, DType::kBf16}).status();
+  EXPECT_EQ(promised.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(promised.message()),
+              testing::ContainsRegex("16777216 blocks is .* only [0-9]+ bytes .* available"));
   EXPECT_EQ(device->NewKvCache({1, 1, 1, 63, DType::kBf16}).status().code(),
             absl::StatusCode::kInvalidArgument);
 }

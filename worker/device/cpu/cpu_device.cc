@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "cluster/base/check.h"
+#include "cluster/base/machine.h"
 #include "kernels/cpu/isa.h"
 #include "worker/device/cpu/cpu_matrix.h"
 #include "worker/device/cpu/cpu_ops.h"
@@ -92,6 +93,12 @@ absl::StatusOr<std::unique_ptr<KvCache>> CpuDevice::NewKvCache(const KvCacheShap
       __builtin_add_overflow(bytes, kSlack, &bytes)) {
     return ResourceExhausted("KV cache of ", shape.num_blocks, " blocks of ", shape.BlockBytes(),
                              " bytes overflows 64 bits");
+  }
+  // The system promises more than it has, and ends a process that takes it at its word.
+  const uint64_t available = AvailableMemory();
+  if (bytes > available) {
+    return ResourceExhausted("KV cache of ", shape.num_blocks, " blocks is ", bytes,
+                             " bytes; only ", available, " bytes of memory are available");
   }
   KVERN_ASSIGN_OR_RETURN(AlignedMemory memory, AlignedMemory::Allocate(bytes));
   // Touched now, so that a request never waits, or fails, for lack of memory later.
