@@ -191,11 +191,19 @@ void Supervisor::OnGroup(Group& group) {
 }
 
 void Supervisor::OnGroupDeath(Group& group, const GroupDeath& death) {
-  Say(LogLevel::kError, "group_died",
-      {{"group", group.name()}, {"rank", death.rank}, {"reason", death.reason}});
+  // Else the same words are the last ones of this launch.
+  if (!EndsLaunch(death)) {
+    Say(LogLevel::kError, "group_died",
+        {{"group", group.name()}, {"rank", death.rank}, {"reason", death.reason}});
+  }
   absl::Status sent = link_->SendGroupDown(
       {group.name(), group.incarnation(), absl::StrCat("rank ", death.rank, ": ", death.reason)});
   if (!sent.ok()) Say(LogLevel::kError, "group_down_not_sent", {{"reason", ToStd(sent.message())}});
+}
+
+// A rank that says no at first start would say it again; one that was killed may have been unlucky.
+bool Supervisor::EndsLaunch(const GroupDeath& death) const {
+  return phase_ == Phase::kServing && !ready_ && !death.exit.signalled;
 }
 
 void Supervisor::OnGroupGone(Group& group) {
@@ -207,12 +215,10 @@ void Supervisor::OnGroupGone(Group& group) {
     last_words_ = absl::StrCat(where, ": died while draining: ", death.reason);
     return group.Leave();
   }
-  // A rank that says no at first start would say it again; one that was killed may have been
-  // unlucky.
-  bool refused = !death.exit.signalled;
-  if (!ready_ && (refused || group.quick_deaths() >= kMaxFirstDeaths)) {
-    return Fail(where, death.reason, refused && death.exit.code == kUsageExit ? kUsageExit : 1);
+  if (EndsLaunch(death)) {
+    return Fail(where, death.reason, death.exit.code == kUsageExit ? kUsageExit : 1);
   }
+  if (!ready_ && group.quick_deaths() >= kMaxFirstDeaths) return Fail(where, death.reason);
   Say(LogLevel::kInfo, "group_restarts",
       {{"group", group.name()},
        {"in_ms", (group.start_at() - MonotonicNow()) / kMillisecond},

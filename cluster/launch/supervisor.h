@@ -41,6 +41,7 @@ class Supervisor {
   void OnGroup(Group& group);
   void OnGroupDeath(Group& group, const GroupDeath& death);
   void OnGroupGone(Group& group);
+  bool EndsLaunch(const GroupDeath& death) const;
   void StartGroups();
   void BecomeReady();
 
