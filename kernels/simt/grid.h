@@ -1,0 +1,37 @@
+// Runs a kernel on the CPU.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+
+#include "kernels/simt/dim3.h"
+#include "kernels/simt/fiber.h"
+
+namespace kvern::simt {
+
+struct LaunchShape {
+  dim3 grid;
+  dim3 block;
+  size_t dynamic_shared_bytes = 0;
+  const char* kernel = "";  // Its name, for messages. Must outlive the launch.
+};
+
+// Is the shape one that a GPU of compute capability 8.0 takes? Null if so, else what is wrong with
+// it, as a phrase: "1025 threads in a block, at most 1024".
+const char* LaunchShapeProblem(const LaunchShape& shape);
+
+// Calls `thread_body` once for each thread of each block, on the calling OS thread, and returns
+// when all have returned. Blocks run one after another in ascending order of x, then y, then z; the
+// threads of a block take turns, and only where they wait for each other or yield.
+//
+// A shape that LaunchShapeProblem() refuses, a deadlock, threads that meet in different collectives
+// and misuse of shared memory are printed with kernel, block, thread and source line, and abort.
+//
+// Threads of two blocks of one launch cannot wait for each other. Those of launches on two OS
+// threads can, if they wait in a loop around __nanosleep().
+void RunGrid(const LaunchShape& shape, const std::function<void()>& thread_body);
+
+// Which kind of fiber launches use from now on, on every OS thread. Default: DefaultFiberKind().
+void UseFibers(FiberKind kind);
+
+}  // namespace kvern::simt
