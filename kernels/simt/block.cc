@@ -131,8 +131,8 @@ void Block::SyncThreads(CallSite site) {
     if (!(barrier_first_->site == site)) FailDivergent(self, *barrier_first_);
     self.order = barrier_first_->order;
   }
-  BarrierOrder* order = self.order;
-  order->Arrive();
+  BarrierOrder order = self.order;
+  order.Arrive();
   ++barrier_waiting_;
   if (barrier_waiting_ == live_threads_) {
     ReleaseBarrier();
@@ -141,7 +141,7 @@ void Block::SyncThreads(CallSite site) {
   } else {
     Wait(self);
   }
-  order->Leave();
+  order.Leave();
 }
 
 // Every live thread is in the barrier.

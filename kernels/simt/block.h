@@ -65,7 +65,7 @@ struct Thread {
   // The collective it was in last; while it waits, that one.
   Collective op = Collective::kSyncThreads;
   CallSite site;
-  BarrierOrder* order = nullptr;
+  BarrierOrder order;
   AsyncCopies async;
   Fiber fiber;
 };

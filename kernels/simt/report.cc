@@ -12,8 +12,8 @@ void PrintBlock(const char* problem) {
                t_here.block_index.x, t_here.block_index.y, t_here.block_index.z, problem);
 }
 
-void PrintThread(const Thread& thread) {
-  std::fprintf(stderr, "thread (%u,%u,%u)", thread.index.x, thread.index.y, thread.index.z);
+void PrintThread(const char* before, const Thread& thread) {
+  std::fprintf(stderr, "%s (%u,%u,%u)", before, thread.index.x, thread.index.y, thread.index.z);
 }
 
 void PrintPlace(const Thread& thread) {
@@ -35,8 +35,7 @@ const char* CollectiveName(Collective op) {
 
 void Fail(CallSite site, const char* format, ...) {
   PrintBlock("misuse");
-  std::fprintf(stderr, "  ");
-  if (t_here.thread != nullptr) PrintThread(*t_here.thread);
+  PrintThread("  thread", *t_here.thread);
   std::fprintf(stderr, " at %s:%d: ", site.file, site.line);
   va_list arguments;
   va_start(arguments, format);
@@ -49,8 +48,7 @@ void Fail(CallSite site, const char* format, ...) {
 void FailDivergent(const Thread& self, const Thread& other) {
   PrintBlock("divergent collective");
   for (const Thread* thread : {&other, &self}) {
-    std::fprintf(stderr, "  ");
-    PrintThread(*thread);
+    PrintThread("  thread", *thread);
     PrintPlace(*thread);
     std::fprintf(stderr, "\n");
   }
@@ -66,12 +64,8 @@ void FailDeadlock(const Block& block) {
   unsigned count = 0;
   auto print_run = [&] {
     if (first == nullptr) return;
-    std::fprintf(stderr, "  ");
-    PrintThread(*first);
-    if (count > 1) {
-      std::fprintf(stderr, " to ");
-      PrintThread(*last);
-    }
+    PrintThread(count > 1 ? "  threads" : "  thread", *first);
+    if (count > 1) PrintThread(" to", *last);
     std::fprintf(stderr, count > 1 ? " wait" : " waits");
     PrintPlace(*first);
     std::fprintf(stderr, "\n");

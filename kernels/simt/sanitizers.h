@@ -30,7 +30,6 @@
 #include <sanitizer/tsan_interface.h>
 
 #include <cstdlib>
-#include <new>
 // Exported by the runtime, declared in no header.
 extern "C" {
 void AnnotateIgnoreReadsBegin(const char* file, int line);
@@ -64,30 +63,33 @@ class IgnoreAccesses {
 };
 
 // The order made by one barrier, once: what a thread did before Arrive() comes before what any
-// other does after Leave(). Each barrier instance is a new object: with one that is reused, a
-// thread that leaves late would also acquire what others did after they had left.
+// other does after Leave(). Copies are the same order. Each barrier instance has a new one: with
+// one that is used again, a thread that leaves late would also acquire what others did after they
+// had left.
 class BarrierOrder {
  public:
 #if defined(KVERN_SIMT_TSAN)
-  static BarrierOrder* Create() {
+  static BarrierOrder Create() {
     IgnoreAccesses ignore;
-    return new (std::malloc(sizeof(BarrierOrder))) BarrierOrder;
+    BarrierOrder order;
+    order.users_ = static_cast<int*>(std::calloc(1, sizeof(int)));
+    return order;
   }
   void Arrive() {
-    ++users_;
-    __tsan_release(this);
+    ++*users_;
+    __tsan_release(users_);
   }
   void Leave() {
-    __tsan_acquire(this);
-    if (--users_ > 0) return;
+    __tsan_acquire(users_);
+    if (--*users_ > 0) return;
     IgnoreAccesses ignore;
-    std::free(this);  // The runtime forgets the order kept for this address.
+    std::free(users_);  // With it the runtime forgets the order kept for this address.
   }
 
  private:
-  int users_ = 0;
+  int* users_ = nullptr;
 #else
-  static BarrierOrder* Create() { return nullptr; }
+  static BarrierOrder Create() { return {}; }
   void Arrive() {}
   void Leave() {}
 #endif

@@ -172,11 +172,11 @@ void WarpCollective(Collective op, uint32_t mask, CallSite site, void* operands)
     other = &warp.lanes[std::countr_zero(group)];
     if (other->op != op || !(other->site == site)) FailDivergent(self, *other);
   }
-  BarrierOrder* order = nullptr;
+  BarrierOrder order;
   if (op == Collective::kSyncWarp) {
     order = other != nullptr ? other->order : BarrierOrder::Create();
     self.order = order;
-    order->Arrive();
+    order.Arrive();
   }
   group |= own;
   warp.operands[self.lane] = operands;
@@ -191,7 +191,7 @@ void WarpCollective(Collective op, uint32_t mask, CallSite site, void* operands)
     if (mask != kAllLanes) warp.partial |= own;
     self.block->Wait(self);
   }
-  if (op == Collective::kSyncWarp) order->Leave();
+  if (op == Collective::kSyncWarp) order.Leave();
 }
 
 void FinishCollectivesOfTheLiving(Warp& warp) {

@@ -1,7 +1,6 @@
-#include <array>
+#include <algorithm>
 #include <cmath>
 #include <limits>
-#include <numeric>
 #include <vector>
 
 #include "tests/kernels/simt/emulated_kernel.h"
@@ -41,7 +40,7 @@ TEST_P(LanguageTest, ShapesOfFollowingLaunchesMayDiffer) {
     unsigned sum = 0;
     RunKernel(2, threads, [&] {
       __syncthreads();
-      sum += threadIdx.x + 1;
+      atomicAdd(&sum, threadIdx.x + 1);
     });
     EXPECT_EQ(sum, threads * (threads + 1));
   }
@@ -234,9 +233,9 @@ TEST_P(LanguageTest, AtomicsReturnWhatWasThereBefore) {
   unsigned long long owner = 0;
   float total = 0;
   float exchanged = 1.5f;
-  std::vector<int> before;
+  std::vector<int> before(128);
   RunKernel(2, 64, [&] {
-    before.push_back(atomicAdd(&sum, 2));
+    before[blockIdx.x * 64 + threadIdx.x] = atomicAdd(&sum, 2);
     atomicMax(&maximum, threadIdx.x);
     atomicMax(&lowest, -static_cast<int>(threadIdx.x) - 1);
     atomicAdd(&total, 0.25f);
@@ -247,6 +246,7 @@ TEST_P(LanguageTest, AtomicsReturnWhatWasThereBefore) {
     }
   });
   EXPECT_EQ(sum, 5 + 2 * 128);
+  std::sort(before.begin(), before.end());
   for (size_t i = 0; i < before.size(); ++i) EXPECT_EQ(before[i], 5 + 2 * static_cast<int>(i));
   EXPECT_EQ(maximum, 63u);
   EXPECT_EQ(lowest, -1);
