@@ -1,0 +1,30 @@
+// How work gets into a stream of the emulated device.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <functional>
+
+#include "kernels/simt/grid.h"
+
+namespace kvern::simt {
+
+// What cudaLaunchKernel does: checks `shape` against the limits of an sm_80 device and puts the
+// grid behind what the stream already has, or into the graph that it captures. `thread_body` is
+// what one CUDA thread does, its arguments captured by value. `kernel` identifies the function for
+// cudaFuncSetAttribute. Errors, which the last error keeps as well:
+//   cudaErrorInvalidConfiguration  an empty grid or block, more than 1024 threads, a grid too large
+//   cudaErrorInvalidValue          more than 48 KiB of dynamic shared memory without the attribute
+//   cudaErrorInvalidResourceHandle a stream of another device than the calling thread's
+cudaError_t EnqueueKernel(cudaStream_t stream, const LaunchShape& shape, const void* kernel,
+                          std::function<void()> thread_body);
+
+// Any work on the stream's thread, in order and captured like a kernel: what the other stand-in
+// libraries are made of.
+cudaError_t EnqueueTask(cudaStream_t stream, std::function<void()> task);
+
+// Puts `device` into the state a kernel that faults leaves behind: every call for it answers
+// `error` from now on, cudaSuccess mends it. For tests: a real device would need a new process.
+void BreakDevice(int device, cudaError_t error);
+
+}  // namespace kvern::simt

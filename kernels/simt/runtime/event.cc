@@ -1,0 +1,114 @@
+#include <algorithm>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "kernels/simt/runtime/enqueue.h"
+#include "kernels/simt/runtime/state.h"
+#include "kernels/simt/runtime/stream.h"
+
+namespace kvern::simt {
+namespace {
+
+// Lives as long as a stream still has to signal it, like a real event that was destroyed early.
+struct EventState {
+  std::mutex mutex;
+  std::condition_variable changed;
+  uint64_t recorded = 0;   // records so far
+  uint64_t completed = 0;  // the newest of them that its stream has reached
+  bool captured = false;   // the newest record is a graph's
+};
+
+void Complete(EventState& state, uint64_t record) {
+  const std::lock_guard lock(state.mutex);
+  state.completed = std::max(state.completed, record);
+  state.changed.notify_all();
+}
+
+void WaitFor(EventState& state, uint64_t record) {
+  std::unique_lock lock(state.mutex);
+  state.changed.wait(lock, [&] { return state.completed >= record; });
+}
+
+}  // namespace
+}  // namespace kvern::simt
+
+inline namespace kvern_emulated_cuda {
+
+using kvern::simt::Answer;
+
+struct CUevent_st {
+  std::shared_ptr<kvern::simt::EventState> state = std::make_shared<kvern::simt::EventState>();
+};
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
+  if (flags != cudaEventDisableTiming) return Answer(cudaErrorNotSupported);
+  *event = new CUevent_st;
+  return Answer(cudaSuccess);
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  if (event == nullptr) return Answer(cudaErrorInvalidResourceHandle);
+  delete event;
+  return Answer(cudaSuccess);
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  if (event == nullptr) return Answer(cudaErrorInvalidResourceHandle);
+  stream = kvern::simt::Resolve(stream);
+  uint64_t record = 0;
+  {
+    const std::lock_guard lock(event->state->mutex);
+    event->state->captured = kvern::simt::IsCapturing(stream);
+    if (event->state->captured) return Answer(cudaSuccess);  // nothing in this stream waits for it
+    record = ++event->state->recorded;
+  }
+  return kvern::simt::EnqueueSignal(
+      stream, [state = event->state, record] { kvern::simt::Complete(*state, record); });
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags) {
+  if (event == nullptr) return Answer(cudaErrorInvalidResourceHandle);
+  if (flags != 0) return Answer(cudaErrorInvalidValue);
+  stream = kvern::simt::Resolve(stream);
+  const bool capturing = kvern::simt::IsCapturing(stream);
+  uint64_t record = 0;
+  {
+    const std::lock_guard lock(event->state->mutex);
+    // The real library lets another stream join a capture in this way; nothing here needs it.
+    if (event->state->captured)
+      return capturing ? Answer(cudaSuccess) : Answer(cudaErrorNotSupported);
+    record = event->state->recorded;
+  }
+  if (capturing && record > 0) {
+    kvern::simt::InvalidateCapture(stream);
+    return Answer(cudaErrorStreamCaptureIsolation);
+  }
+  return kvern::simt::EnqueueTask(
+      stream, [state = event->state, record] { kvern::simt::WaitFor(*state, record); });
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  if (event == nullptr) return Answer(cudaErrorInvalidResourceHandle);
+  if (!kvern::simt::AllowedDuringCapture()) return Answer(cudaErrorStreamCaptureUnsupported);
+  const std::lock_guard lock(event->state->mutex);
+  if (event->state->captured) return Answer(cudaErrorCapturedEvent);
+  return Answer(event->state->completed >= event->state->recorded ? cudaSuccess
+                                                                  : cudaErrorNotReady);
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  if (event == nullptr) return Answer(cudaErrorInvalidResourceHandle);
+  if (!kvern::simt::AllowedDuringCapture()) return Answer(cudaErrorStreamCaptureUnsupported);
+  uint64_t record = 0;
+  {
+    const std::lock_guard lock(event->state->mutex);
+    if (event->state->captured) return Answer(cudaErrorCapturedEvent);
+    record = event->state->recorded;
+  }
+  if (kvern::simt::Broken() == cudaSuccess) kvern::simt::WaitFor(*event->state, record);
+  return Answer(cudaSuccess);
+}
+
+}  // namespace kvern_emulated_cuda

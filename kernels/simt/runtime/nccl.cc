@@ -1,0 +1,213 @@
+#include <nccl.h>
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "kernels/simt/runtime/enqueue.h"
+#include "kernels/simt/runtime/nccl_group.h"
+#include "kernels/simt/runtime/state.h"
+
+namespace kvern::simt {
+namespace {
+
+// Shared by the handle and by what its streams still have to do.
+struct CommState {
+  std::atomic<bool> aborted{false};
+  std::mutex mutex;
+  ncclResult_t status = ncclInProgress;
+  bool connected = false;  // a first collective has been called
+  std::string error;
+  std::shared_ptr<NcclGroup> group;  // null until joined
+};
+
+void Fail(CommState& state, const NcclFailure& failure) {
+  const std::lock_guard lock(state.mutex);
+  if (state.status != ncclSuccess && state.status != ncclInProgress) return;
+  state.status = failure.code == ncclSuccess ? ncclInternalError : failure.code;
+  state.error = failure.text;
+}
+
+void JoinGroup(const std::shared_ptr<CommState>& state, const ncclUniqueId& id, int ranks, int rank,
+               int device) {
+  NcclFailure failure;
+  std::shared_ptr<NcclGroup> group =
+      NcclGroup::Join(id, ranks, rank, device, state->aborted, failure);
+  if (group == nullptr) {
+    Fail(*state, failure);
+    return;
+  }
+  const std::lock_guard lock(state->mutex);
+  state->group = std::move(group);
+  state->status = ncclSuccess;
+}
+
+// On the stream's thread.
+void RunCall(CommState& state, const NcclCall& call, const void* send, void* receive) {
+  std::shared_ptr<NcclGroup> group;
+  {
+    const std::lock_guard lock(state.mutex);
+    const bool usable = state.status == ncclSuccess || state.status == ncclInProgress;
+    if (!usable || state.aborted.load()) return;
+    group = state.group;
+  }
+  NcclFailure failure;
+  if (!group->Run(call, send, receive, state.aborted, failure)) Fail(state, failure);
+}
+
+}  // namespace
+}  // namespace kvern::simt
+
+inline namespace kvern_emulated_cuda {
+
+struct ncclComm {
+  std::shared_ptr<kvern::simt::CommState> state = std::make_shared<kvern::simt::CommState>();
+  std::thread joining;
+  int ranks = 0;
+  int device = 0;
+};
+
+namespace {
+
+ncclResult_t Enqueue(ncclComm_t comm, const kvern::simt::NcclCall& call, const void* send,
+                     void* receive, cudaStream_t stream) {
+  if (comm == nullptr) return ncclInvalidArgument;
+  if (comm->device != kvern::simt::CurrentDevice()) return ncclInvalidUsage;
+  bool first = false;
+  {
+    const std::lock_guard lock(comm->state->mutex);
+    if (comm->state->group == nullptr) return ncclInvalidUsage;  // not initialised
+    if (comm->state->status != ncclSuccess) return comm->state->status;
+    // A non-blocking communicator connects with its first collective, and says so.
+    first = !std::exchange(comm->state->connected, true);
+    if (first) comm->state->status = ncclInProgress;
+  }
+  const cudaError_t error =
+      kvern::simt::EnqueueTask(stream, [state = comm->state, call, send, receive] {
+        kvern::simt::RunCall(*state, call, send, receive);
+      });
+  if (error != cudaSuccess) return ncclUnhandledCudaError;
+  return first ? ncclInProgress : ncclSuccess;
+}
+
+bool IsKnown(ncclDataType_t type) {
+  return type == ncclInt8 || type == ncclUint8 || type == ncclFloat32;
+}
+
+}  // namespace
+
+const char* ncclGetErrorString(ncclResult_t result) {
+  switch (result) {
+    case ncclSuccess:
+      return "no error";
+    case ncclUnhandledCudaError:
+      return "unhandled cuda error";
+    case ncclSystemError:
+      return "unhandled system error";
+    case ncclInternalError:
+      return "internal error";
+    case ncclInvalidArgument:
+      return "invalid argument";
+    case ncclInvalidUsage:
+      return "invalid usage";
+    case ncclRemoteError:
+      return "remote process exited or there was a network error";
+    case ncclInProgress:
+      return "NCCL operation in progress";
+  }
+  return "unknown result code";
+}
+
+const char* ncclGetLastError(ncclComm_t comm) {
+  if (comm == nullptr) return "";
+  const std::lock_guard lock(comm->state->mutex);
+  return comm->state->error.c_str();  // set once
+}
+
+ncclResult_t ncclGetVersion(int* version) {
+  *version = NCCL_VERSION_CODE;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
+  if (id == nullptr) return ncclInvalidArgument;
+  return kvern::simt::NcclGroup::MakeId(*id) ? ncclSuccess : ncclSystemError;
+}
+
+ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank,
+                                    ncclConfig_t* config) {
+  if (comm == nullptr || config == nullptr || config->size != sizeof(ncclConfig_t) ||
+      config->blocking != 0 || ranks < 1 || ranks > kvern::simt::kMaxNcclRanks || rank < 0 ||
+      rank >= ranks) {
+    return ncclInvalidArgument;
+  }
+  auto made = std::make_unique<ncclComm>();
+  made->ranks = ranks;
+  made->device = kvern::simt::CurrentDevice();
+  made->joining = std::thread([state = made->state, id, ranks, rank, device = made->device] {
+    kvern::simt::JoinGroup(state, id, ranks, rank, device);
+  });
+  *comm = made.release();
+  return ncclInProgress;
+}
+
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
+  if (comm == nullptr || error == nullptr) return ncclInvalidArgument;
+  const std::lock_guard lock(comm->state->mutex);
+  *error = comm->state->status;
+  // Connecting takes a moment; then the status is what it was.
+  const bool joined = comm->state->group != nullptr;
+  if (comm->state->status == ncclInProgress && joined) comm->state->status = ncclSuccess;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommAbort(ncclComm_t comm) {
+  if (comm == nullptr) return ncclInvalidArgument;
+  comm->state->aborted = true;
+  std::shared_ptr<kvern::simt::NcclGroup> group;
+  {
+    const std::lock_guard lock(comm->state->mutex);
+    group = comm->state->group;
+  }
+  if (group != nullptr) group->Ring();
+  comm->joining.join();
+  delete comm;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+  if (comm == nullptr) return ncclInvalidArgument;
+  comm->joining.join();  // without end when a peer never comes, as the real one
+  delete comm;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclAllReduce(const void* send, void* receive, size_t count, ncclDataType_t type,
+                           ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
+  if (type != ncclFloat32 || op != ncclSum) return ncclInvalidArgument;
+  return Enqueue(comm, {kvern::simt::NcclCall::kAllReduce, ncclFloat32, count, 0, 0}, send, receive,
+                 stream);
+}
+
+ncclResult_t ncclAllGather(const void* send, void* receive, size_t send_count, ncclDataType_t type,
+                           ncclComm_t comm, cudaStream_t stream) {
+  if (!IsKnown(type)) return ncclInvalidArgument;
+  return Enqueue(comm,
+                 {kvern::simt::NcclCall::kAllGather, static_cast<uint32_t>(type), send_count, 0, 0},
+                 send, receive, stream);
+}
+
+ncclResult_t ncclBroadcast(const void* send, void* receive, size_t count, ncclDataType_t type,
+                           int root, ncclComm_t comm, cudaStream_t stream) {
+  if (!IsKnown(type) || comm == nullptr || root < 0 || root >= comm->ranks) {
+    return ncclInvalidArgument;
+  }
+  return Enqueue(comm,
+                 {kvern::simt::NcclCall::kBroadcast, static_cast<uint32_t>(type), count, root, 0},
+                 send, receive, stream);
+}
+
+}  // namespace kvern_emulated_cuda

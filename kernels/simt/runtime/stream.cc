@@ -1,0 +1,159 @@
+#include "kernels/simt/runtime/stream.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "kernels/simt/runtime/enqueue.h"
+#include "kernels/simt/runtime/state.h"
+
+namespace kvern::simt {
+namespace {
+
+// All streams there are. Never destroyed: threads may be busy when the process ends.
+struct StreamList {
+  std::mutex mutex;
+  std::vector<cudaStream_t> streams;
+};
+
+StreamList& AllStreams() {
+  static auto* const all = new StreamList;
+  return *all;
+}
+
+}  // namespace
+}  // namespace kvern::simt
+
+inline namespace kvern_emulated_cuda {
+
+using kvern::simt::Answer;
+using kvern::simt::Resolve;
+
+CUstream_st::CUstream_st(int of_device) : device_(of_device), thread_([this] { Run(); }) {
+  const std::lock_guard lock(kvern::simt::AllStreams().mutex);
+  kvern::simt::AllStreams().streams.push_back(this);
+}
+
+CUstream_st::~CUstream_st() {
+  {
+    const std::lock_guard lock(kvern::simt::AllStreams().mutex);
+    std::erase(kvern::simt::AllStreams().streams, this);
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+    changed_.notify_all();
+  }
+  thread_.join();
+}
+
+void CUstream_st::Push(kvern::simt::Task task, bool always) {
+  const std::lock_guard lock(mutex_);
+  queue_.push_back({std::move(task), always});
+  ++pushed_;
+  changed_.notify_all();
+}
+
+void CUstream_st::Synchronize() {
+  std::unique_lock lock(mutex_);
+  const uint64_t all = pushed_;
+  changed_.wait(lock, [&] { return done_ >= all; });
+}
+
+bool CUstream_st::Idle() {
+  const std::lock_guard lock(mutex_);
+  return done_ == pushed_;
+}
+
+void CUstream_st::Run() {
+  while (true) {
+    Item item;
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [this] { return stop_ || !queue_.empty(); });
+      if (queue_.empty()) return;
+      item = std::move(queue_.front());
+      queue_.pop_front();
+    }
+    const bool broken = kvern::simt::Device(device_).broken.load() != cudaSuccess;
+    if (item.always || !broken) item.task();
+    item.task = nullptr;  // what it captured goes before the stream says that it is done
+    const std::lock_guard lock(mutex_);
+    ++done_;
+    changed_.notify_all();
+  }
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
+  if (flags != cudaStreamNonBlocking) return Answer(cudaErrorNotSupported);
+  if (kvern::simt::DeviceCount() == 0) return Answer(cudaErrorNoDevice);
+  const cudaError_t error = Answer(cudaSuccess);
+  if (error == cudaSuccess) *stream = new CUstream_st(kvern::simt::CurrentDevice());
+  return error;
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  if (stream == nullptr) return Answer(cudaErrorInvalidResourceHandle);
+  if (kvern::simt::InvalidateCapture(stream)) return Answer(cudaErrorStreamCaptureUnsupported);
+  delete stream;
+  return Answer(cudaSuccess);
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  stream = Resolve(stream);
+  if (kvern::simt::InvalidateCapture(stream)) return Answer(cudaErrorStreamCaptureUnsupported);
+  stream->Synchronize();
+  return Answer(cudaSuccess);
+}
+
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  stream = Resolve(stream);
+  if (kvern::simt::InvalidateCapture(stream)) return Answer(cudaErrorStreamCaptureUnsupported);
+  return Answer(stream->Idle() ? cudaSuccess : cudaErrorNotReady);
+}
+
+}  // namespace kvern_emulated_cuda
+
+namespace kvern::simt {
+
+cudaStream_t Resolve(cudaStream_t stream) {
+  if (stream != nullptr) return stream;
+  // Never destroyed: their threads may be busy when the process ends.
+  static std::mutex mutex;
+  static auto* const streams = new std::vector<cudaStream_t>(kMaxDevices);
+  const std::lock_guard lock(mutex);
+  cudaStream_t& own = (*streams)[static_cast<size_t>(CurrentDevice())];
+  if (own == nullptr) own = new CUstream_st(CurrentDevice());
+  return own;
+}
+
+namespace {
+
+cudaError_t Enqueue(cudaStream_t stream, Task task, bool always) {
+  stream = Resolve(stream);
+  if (stream->device() != CurrentDevice()) return Answer(cudaErrorInvalidResourceHandle);
+  const cudaError_t error = Answer(cudaSuccess);
+  if (error != cudaSuccess) return error;
+  const cudaError_t recorded = Record(stream, task);
+  if (recorded != cudaErrorNotReady) return Answer(recorded);
+  stream->Push(std::move(task), always);
+  return cudaSuccess;
+}
+
+}  // namespace
+
+cudaError_t EnqueueTask(cudaStream_t stream, Task task) {
+  return Enqueue(stream, std::move(task), false);
+}
+
+cudaError_t EnqueueSignal(cudaStream_t stream, Task task) {
+  return Enqueue(stream, std::move(task), true);
+}
+
+void SynchronizeDevice(int device) {
+  const std::lock_guard lock(AllStreams().mutex);  // nobody destroys one meanwhile
+  for (cudaStream_t stream : AllStreams().streams) {
+    if (stream->device() == device) stream->Synchronize();
+  }
+}
+
+}  // namespace kvern::simt

@@ -1,0 +1,82 @@
+// Streams as queues with a thread each, and what a capturing stream records.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace kvern::simt {
+
+using Task = std::function<void()>;
+
+// One capture, from BeginCapture to EndCapture. Guarded by the lock of capture.cc.
+struct Capture {
+  cudaStream_t stream = nullptr;
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
+  std::thread::id owner;
+  bool invalidated = false;
+  std::vector<Task> tasks;
+};
+
+// An operation that must not run while a stream captures: false, and the captures it hits are
+// spoiled, when one forbids it to this thread (a global capture anywhere, or a thread-local one of
+// this thread's).
+bool AllowedDuringCapture();
+// Spoils the capture of `stream` if there is one; true if there was.
+bool InvalidateCapture(cudaStream_t stream);
+// Records `task` if `stream` captures. cudaErrorNotReady: it does not, the task is untouched.
+cudaError_t Record(cudaStream_t stream, Task& task);
+bool IsCapturing(cudaStream_t stream);
+
+// The stream meant by a handle: null is a queue of the calling thread's device.
+cudaStream_t Resolve(cudaStream_t stream);
+
+// Signals that must come even from a broken device: those who wait are told of the fault after it.
+cudaError_t EnqueueSignal(cudaStream_t stream, Task task);
+
+// Waits for all streams of a device.
+void SynchronizeDevice(int device);
+
+}  // namespace kvern::simt
+
+inline namespace kvern_emulated_cuda {
+
+struct CUstream_st {
+ public:
+  explicit CUstream_st(int of_device);
+  // Waits for what is queued.
+  ~CUstream_st();
+  CUstream_st(const CUstream_st&) = delete;
+  CUstream_st& operator=(const CUstream_st&) = delete;
+
+  int device() const { return device_; }
+  // After a fault a device does nothing more, but for what is done `always`.
+  void Push(kvern::simt::Task task, bool always);
+  void Synchronize();
+  bool Idle();
+
+ private:
+  void Run();
+
+  const int device_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  struct Item {
+    kvern::simt::Task task;
+    bool always;
+  };
+  std::deque<Item> queue_;
+  uint64_t pushed_ = 0;
+  uint64_t done_ = 0;
+  bool stop_ = false;
+  std::thread thread_;
+};
+
+}  // namespace kvern_emulated_cuda

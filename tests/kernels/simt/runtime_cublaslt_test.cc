@@ -1,0 +1,157 @@
+// The stand-in for cuBLASLt: right products, and an order of sums that is promised only with a
+// pinned algorithm.
+#include <cublasLt.h>
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <vector>
+
+namespace kvern::simt {
+namespace {
+
+uint16_t Bf16(float value) {
+  return static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16);  // exact for what is used
+}
+float F32(uint16_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
+
+std::vector<uint16_t> RandomBf16(size_t count, unsigned seed) {
+  std::mt19937 random(seed);
+  std::uniform_int_distribution<int> digit(-127, 127);
+  std::vector<uint16_t> values(count);
+  for (uint16_t& value : values) value = Bf16(static_cast<float>(digit(random)) / 97.0f);
+  return values;
+}
+
+// out [rows, n] = x [rows, k] weight [n, k]^T, row-major: column-major out^T = weight x^T.
+class LtTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_EQ(cublasLtCreate(&handle_), CUBLAS_STATUS_SUCCESS);
+    ASSERT_EQ(cublasLtMatmulDescCreate(&desc_, CUBLAS_COMPUTE_32F, CUDA_R_32F),
+              CUBLAS_STATUS_SUCCESS);
+    const int32_t transposed = CUBLAS_OP_T;
+    cublasLtMatmulDescSetAttribute(desc_, CUBLASLT_MATMUL_DESC_TRANSA, &transposed,
+                                   sizeof(transposed));
+    ASSERT_EQ(cublasLtMatmulPreferenceCreate(&preference_), CUBLAS_STATUS_SUCCESS);
+    for (void** pointer : {&weight_, &x_, &out_}) {
+      ASSERT_EQ(cudaMalloc(pointer, 1 << 20), cudaSuccess);
+    }
+    Copy(weight_, RandomBf16(kN * kK, 1));
+    Copy(x_, RandomBf16(kMaxRows * kK, 2));
+  }
+  void TearDown() override {
+    for (void* pointer : {weight_, x_, out_}) cudaFree(pointer);
+    cublasLtMatmulPreferenceDestroy(preference_);
+    cublasLtMatmulDescDestroy(desc_);
+    cublasLtDestroy(handle_);
+  }
+  static void Copy(void* target, const std::vector<uint16_t>& values) {
+    ASSERT_EQ(cudaMemcpy(target, values.data(), values.size() * 2, cudaMemcpyHostToDevice),
+              cudaSuccess);
+  }
+
+  struct Layouts {
+    explicit Layouts(uint64_t rows, cudaDataType_t out_type = CUDA_R_32F) {
+      cublasLtMatrixLayoutCreate(&weight, CUDA_R_16BF, kK, kN, kK);
+      cublasLtMatrixLayoutCreate(&x, CUDA_R_16BF, kK, rows, kK);
+      cublasLtMatrixLayoutCreate(&out, out_type, kN, rows, kN);
+    }
+    ~Layouts() {
+      for (cublasLtMatrixLayout_t layout : {weight, x, out}) cublasLtMatrixLayoutDestroy(layout);
+    }
+    cublasLtMatrixLayout_t weight = nullptr, x = nullptr, out = nullptr;
+  };
+
+  cublasStatus_t Multiply(const Layouts& l, const cublasLtMatmulAlgo_t* algo) {
+    const float one = 1, zero = 0;
+    return cublasLtMatmul(handle_, desc_, &one, weight_, l.weight, x_, l.x, &zero, out_, l.out,
+                          out_, l.out, algo, nullptr, 0, nullptr);
+  }
+  std::vector<float> Row(int row) {
+    std::vector<float> values(kN);
+    EXPECT_EQ(cudaMemcpy(values.data(), static_cast<float*>(out_) + row * kN, kN * 4,
+                         cudaMemcpyDeviceToHost),
+              cudaSuccess);
+    return values;
+  }
+  cublasLtMatmulAlgo_t Best(const Layouts& l) {
+    const uint32_t none = CUBLASLT_REDUCTION_SCHEME_NONE;
+    cublasLtMatmulPreferenceSetAttribute(preference_, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+                                         &none, sizeof(none));
+    cublasLtMatmulHeuristicResult_t result = {};
+    int returned = 0;
+    EXPECT_EQ(cublasLtMatmulAlgoGetHeuristic(handle_, desc_, l.weight, l.x, l.out, l.out,
+                                             preference_, 1, &result, &returned),
+              CUBLAS_STATUS_SUCCESS);
+    EXPECT_EQ(returned, 1);
+    return result.algo;
+  }
+
+  static constexpr int kN = 40;
+  static constexpr int kK = 200;
+  static constexpr int kMaxRows = 100;
+  cublasLtHandle_t handle_ = nullptr;
+  cublasLtMatmulDesc_t desc_ = nullptr;
+  cublasLtMatmulPreference_t preference_ = nullptr;
+  void* weight_ = nullptr;
+  void* x_ = nullptr;
+  void* out_ = nullptr;
+};
+
+TEST_F(LtTest, ProductsAreRight) {
+  const auto weight = RandomBf16(kN * kK, 1);
+  const auto x = RandomBf16(kMaxRows * kK, 2);
+  for (uint64_t rows : {1u, 5u, 100u}) {
+    ASSERT_EQ(Multiply(Layouts(rows), nullptr), CUBLAS_STATUS_SUCCESS);
+    const int last = static_cast<int>(rows) - 1;
+    const std::vector<float> out = Row(last);
+    for (int n = 0; n < kN; ++n) {
+      double want = 0;
+      for (int k = 0; k < kK; ++k) {
+        want += static_cast<double>(F32(weight[static_cast<size_t>(n * kK + k)])) *
+                static_cast<double>(F32(x[static_cast<size_t>(last * kK + k)]));
+      }
+      EXPECT_NEAR(out[static_cast<size_t>(n)], want, 1e-4) << rows << " rows, column " << n;
+    }
+  }
+}
+
+TEST_F(LtTest, TheSameRowDiffersWithTheBatchUnlessTheAlgorithmIsPinned) {
+  ASSERT_EQ(Multiply(Layouts(1), nullptr), CUBLAS_STATUS_SUCCESS);
+  const std::vector<float> alone = Row(0);
+  ASSERT_EQ(Multiply(Layouts(64), nullptr), CUBLAS_STATUS_SUCCESS);
+  EXPECT_NE(Row(0), alone);
+
+  const cublasLtMatmulAlgo_t pinned = Best(Layouts(16));
+  ASSERT_EQ(Multiply(Layouts(1), &pinned), CUBLAS_STATUS_SUCCESS);
+  const std::vector<float> pinned_alone = Row(0);
+  for (uint64_t rows : {2u, 16u, 64u, 100u}) {
+    ASSERT_EQ(Multiply(Layouts(rows), &pinned), CUBLAS_STATUS_SUCCESS);
+    EXPECT_EQ(Row(0), pinned_alone) << rows;
+  }
+}
+
+TEST_F(LtTest, RefusesWhatTheRealOneRefuses) {
+  Layouts wrong(4);
+  const int64_t too_short = kK - 1;
+  cublasLtMatrixLayoutSetAttribute(wrong.x, CUBLASLT_MATRIX_LAYOUT_LD, &too_short,
+                                   sizeof(too_short));
+  EXPECT_EQ(Multiply(wrong, nullptr), CUBLAS_STATUS_INVALID_VALUE);
+  cublasLtMatmulAlgo_t rubbish = {};
+  EXPECT_EQ(Multiply(Layouts(4), &rubbish), CUBLAS_STATUS_INVALID_VALUE);
+  const int32_t short_value = 0;
+  EXPECT_EQ(cublasLtMatmulDescSetAttribute(desc_, CUBLASLT_MATMUL_DESC_TRANSA, &short_value, 2),
+            CUBLAS_STATUS_INVALID_VALUE);
+  // A float32 bias does not go with a bfloat16 result.
+  const uint32_t epilogue = CUBLASLT_EPILOGUE_BIAS;
+  const int32_t type = CUDA_R_32F;
+  cublasLtMatmulDescSetAttribute(desc_, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof(epilogue));
+  cublasLtMatmulDescSetAttribute(desc_, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &type, sizeof(type));
+  EXPECT_EQ(Multiply(Layouts(4, CUDA_R_16BF), nullptr), CUBLAS_STATUS_NOT_SUPPORTED);
+}
+
+}  // namespace
+}  // namespace kvern::simt

@@ -1,0 +1,201 @@
+// The stand-in for the CUDA runtime: order, capture, and the errors of the real one.
+#include <cuda_runtime.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <future>
+#include <thread>
+#include <vector>
+
+#include "kernels/simt/runtime/enqueue.h"
+
+namespace kvern::simt {
+namespace {
+
+class RuntimeTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
+    ASSERT_EQ(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), cudaSuccess);
+    ASSERT_EQ(cudaMalloc(reinterpret_cast<void**>(&device_), 4096), cudaSuccess);
+  }
+  void TearDown() override {
+    EXPECT_EQ(cudaFree(device_), cudaSuccess);
+    EXPECT_EQ(cudaStreamDestroy(stream_), cudaSuccess);
+    cudaGetLastError();
+  }
+
+  // A task that holds the stream until the promise is kept.
+  std::promise<void> Hold() {
+    std::promise<void> promise;
+    auto future = std::make_shared<std::future<void>>(promise.get_future());
+    EXPECT_EQ(EnqueueTask(stream_, [future] { future->wait(); }), cudaSuccess);
+    return promise;
+  }
+  int Read(int index) {
+    int value = 0;
+    EXPECT_EQ(
+        cudaMemcpyAsync(&value, device_ + index, sizeof(int), cudaMemcpyDeviceToHost, stream_),
+        cudaSuccess);
+    return value;
+  }
+  cudaError_t Add(int amount) {
+    return EnqueueKernel(stream_, {1, 1, 0, "add"}, reinterpret_cast<const void*>(&kKernel),
+                         [at = device_, amount] { *at += amount; });
+  }
+
+  static constexpr int kKernel = 0;
+  cudaStream_t stream_ = nullptr;
+  int* device_ = nullptr;
+};
+
+TEST_F(RuntimeTest, FreshMemoryIsNotZero) { EXPECT_EQ(Read(0), -1); }
+
+TEST_F(RuntimeTest, PageableMemoryIsStagedAndPinnedIsNot) {
+  int* pinned = nullptr;
+  ASSERT_EQ(cudaMallocHost(reinterpret_cast<void**>(&pinned), 2 * sizeof(int)), cudaSuccess);
+  int pageable = 5;
+  *pinned = 5;
+  auto hold = Hold();
+  ASSERT_EQ(cudaMemcpyAsync(device_, &pageable, 4, cudaMemcpyHostToDevice, stream_), cudaSuccess);
+  ASSERT_EQ(cudaMemcpyAsync(device_ + 1, pinned, 4, cudaMemcpyHostToDevice, stream_), cudaSuccess);
+  pageable = 6;
+  *pinned = 6;  // before the copy has run: the copy takes it
+  hold.set_value();
+  EXPECT_EQ(Read(0), 5);
+  EXPECT_EQ(Read(1), 6);
+  EXPECT_EQ(cudaFreeHost(pinned), cudaSuccess);
+}
+
+TEST_F(RuntimeTest, CopiesMustBeWhatTheySay) {
+  int host[2] = {};
+  EXPECT_EQ(cudaMemcpyAsync(host, host + 1, 4, cudaMemcpyHostToDevice, stream_),
+            cudaErrorInvalidValue);
+  EXPECT_EQ(cudaMemcpyAsync(device_ + 1023, host, 8, cudaMemcpyHostToDevice, stream_),
+            cudaErrorInvalidValue);
+  EXPECT_EQ(cudaGetLastError(), cudaErrorInvalidValue);
+  EXPECT_EQ(cudaGetLastError(), cudaSuccess);
+}
+
+TEST_F(RuntimeTest, EventsFollowTheStream) {
+  cudaEvent_t event = nullptr;
+  ASSERT_EQ(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), cudaSuccess);
+  EXPECT_EQ(cudaEventQuery(event), cudaSuccess);  // never recorded
+  auto hold = Hold();
+  ASSERT_EQ(cudaEventRecord(event, stream_), cudaSuccess);
+  EXPECT_EQ(cudaEventQuery(event), cudaErrorNotReady);
+  EXPECT_EQ(cudaStreamQuery(stream_), cudaErrorNotReady);
+  hold.set_value();
+  EXPECT_EQ(cudaEventSynchronize(event), cudaSuccess);
+  EXPECT_EQ(cudaEventQuery(event), cudaSuccess);
+  EXPECT_EQ(cudaEventDestroy(event), cudaSuccess);
+}
+
+TEST_F(RuntimeTest, AnotherStreamWaitsForAnEvent) {
+  cudaStream_t other = nullptr;
+  cudaEvent_t event = nullptr;
+  ASSERT_EQ(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking), cudaSuccess);
+  ASSERT_EQ(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), cudaSuccess);
+  ASSERT_EQ(cudaMemsetAsync(device_, 0, 8, stream_), cudaSuccess);
+  auto hold = Hold();
+  ASSERT_EQ(Add(7), cudaSuccess);
+  ASSERT_EQ(cudaEventRecord(event, stream_), cudaSuccess);
+  ASSERT_EQ(cudaStreamWaitEvent(other, event, 0), cudaSuccess);
+  ASSERT_EQ(cudaMemcpyAsync(device_ + 1, device_, 4, cudaMemcpyDeviceToDevice, other), cudaSuccess);
+  hold.set_value();
+  ASSERT_EQ(cudaStreamSynchronize(other), cudaSuccess);
+  EXPECT_EQ(Read(1), 7);
+  EXPECT_EQ(cudaEventDestroy(event), cudaSuccess);
+  EXPECT_EQ(cudaStreamDestroy(other), cudaSuccess);
+}
+
+TEST_F(RuntimeTest, AGraphReplaysWithTheArgumentsOfItsCapture) {
+  ASSERT_EQ(cudaMemsetAsync(device_, 0, 4, stream_), cudaSuccess);
+  ASSERT_EQ(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+  int amount = 3;
+  ASSERT_EQ(Add(amount), cudaSuccess);
+  amount = 100;
+  cudaGraph_t graph = nullptr;
+  ASSERT_EQ(cudaStreamEndCapture(stream_, &graph), cudaSuccess);
+  EXPECT_EQ(Read(0), 0);  // captured, not run
+  cudaGraphExec_t exec = nullptr;
+  ASSERT_EQ(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
+  ASSERT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+  for (int i = 0; i < 2; ++i) ASSERT_EQ(cudaGraphLaunch(exec, stream_), cudaSuccess);
+  ASSERT_EQ(cudaGraphExecDestroy(exec), cudaSuccess);  // what is in flight goes on
+  EXPECT_EQ(Read(0), 6);
+}
+
+TEST_F(RuntimeTest, WhatACaptureForbidsSpoilsIt) {
+  const auto forbidden = [&](int which) {
+    void* pointer = nullptr;
+    if (which == 0) return cudaStreamSynchronize(stream_);
+    if (which == 1) return cudaMalloc(&pointer, 16);
+    if (which == 2) return cudaStreamQuery(stream_);
+    return cudaDeviceSynchronize();
+  };
+  for (int which = 0; which < 4; ++which) {
+    ASSERT_EQ(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+    EXPECT_EQ(forbidden(which), cudaErrorStreamCaptureUnsupported) << which;
+    EXPECT_EQ(Add(1), cudaErrorStreamCaptureInvalidated);
+    cudaGraph_t graph = nullptr;
+    EXPECT_EQ(cudaStreamEndCapture(stream_, &graph), cudaErrorStreamCaptureInvalidated);
+    EXPECT_EQ(graph, nullptr);
+  }
+}
+
+TEST_F(RuntimeTest, AThreadLocalCaptureLeavesOtherThreadsAlone) {
+  ASSERT_EQ(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+  cudaGraph_t graph = nullptr;
+  std::thread([&] {
+    void* pointer = nullptr;
+    EXPECT_EQ(cudaMalloc(&pointer, 16), cudaSuccess);
+    EXPECT_EQ(cudaFree(pointer), cudaSuccess);
+    EXPECT_EQ(cudaStreamEndCapture(stream_, &graph), cudaErrorStreamCaptureWrongThread);
+  }).join();
+  EXPECT_EQ(cudaStreamEndCapture(stream_, &graph), cudaSuccess);
+  EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+}
+
+TEST_F(RuntimeTest, LaunchesHaveLimits) {
+  const auto launch = [&](dim3 grid, dim3 block, size_t shared) {
+    return EnqueueKernel(stream_, {grid, block, shared, "limits"}, &stream_, [] {});
+  };
+  EXPECT_EQ(launch(1, 1025, 0), cudaErrorInvalidConfiguration);
+  EXPECT_EQ(launch(0, 32, 0), cudaErrorInvalidConfiguration);
+  EXPECT_EQ(launch(dim3(1, 65536), 32, 0), cudaErrorInvalidConfiguration);
+  EXPECT_EQ(launch(1, 32, (48 << 10) + 1), cudaErrorInvalidValue);
+  constexpr auto kAttribute = cudaFuncAttributeMaxDynamicSharedMemorySize;
+  EXPECT_EQ(cudaFuncSetAttribute(&stream_, kAttribute, 164 << 10), cudaErrorInvalidValue);
+  EXPECT_EQ(cudaFuncSetAttribute(&stream_, kAttribute, 96 << 10), cudaSuccess);
+  EXPECT_EQ(launch(1, 32, 96 << 10), cudaSuccess);
+  ASSERT_EQ(cudaSetDevice(1), cudaSuccess);
+  EXPECT_EQ(launch(1, 32, 0), cudaErrorInvalidResourceHandle);
+  ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
+}
+
+TEST_F(RuntimeTest, AFaultStays) {
+  ASSERT_EQ(cudaMemsetAsync(device_, 0, 4, stream_), cudaSuccess);
+  ASSERT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
+  BreakDevice(0, cudaErrorIllegalAddress);
+  EXPECT_EQ(Add(1), cudaErrorIllegalAddress);
+  EXPECT_EQ(cudaStreamSynchronize(stream_), cudaErrorIllegalAddress);
+  EXPECT_EQ(cudaGetLastError(), cudaErrorIllegalAddress);
+  EXPECT_EQ(cudaGetLastError(), cudaErrorIllegalAddress);
+  BreakDevice(0, cudaSuccess);
+  EXPECT_EQ(Read(0), 0);
+}
+
+TEST_F(RuntimeTest, MemoryIsCountedAndRunsOut) {
+  size_t before = 0, after = 0, total = 0;
+  ASSERT_EQ(cudaMemGetInfo(&before, &total), cudaSuccess);
+  void* pointer = nullptr;
+  ASSERT_EQ(cudaMalloc(&pointer, 1 << 20), cudaSuccess);
+  ASSERT_EQ(cudaMemGetInfo(&after, &total), cudaSuccess);
+  EXPECT_EQ(before - after, size_t{1} << 20);
+  ASSERT_EQ(cudaFree(pointer), cudaSuccess);
+  EXPECT_EQ(cudaMalloc(&pointer, total), cudaErrorMemoryAllocation);
+}
+
+}  // namespace
+}  // namespace kvern::simt
