@@ -88,6 +88,7 @@ const std::vector<Direction>& Directions() {
       {"worker", {"worker/", "cluster/", "schemas/"}},
       {"schemas", {"schemas/", "cluster/base/"}},
       {"kernels/reference", {}},
+      {"kernels/simt", {"kernels/simt/"}},
       {"kernels", {"kernels/"}},
       {"cluster/base", {}},
       {"cluster/capacity", {"cluster/base/"}},
