@@ -52,9 +52,9 @@ class Group {
           LoadWeights(**checkpoint, choice, r, world, config_.max_seq_len, *rank.device).value();
       std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
       load_seconds_ = std::max(load_seconds_, seconds.count());
-      rank.decoder =
-          Decoder::Create(rank.weights.get(), rank.device.get(), rank.comm.get(), 512, kMaxBatch)
-              .value();
+      rank.decoder = Decoder::Create(rank.weights.get(), rank.device.get(), rank.comm.get(),
+                                     {.max_tokens = 512, .max_logit_rows = kMaxBatch})
+                         .value();
       KvCacheShape shape{kMaxBatch * kMaxContext / kBlockSize, config_.num_layers,
                          rank.weights->shard.kv_heads.size(), config_.head_dim, DType::kBf16};
       rank.cache = rank.device->NewKvCache(shape).value();

@@ -104,9 +104,11 @@ absl::Status ModelGroup::LoadRank(int index) {
   KVERN_ASSIGN_OR_RETURN(rank.weights,
                          LoadWeights(*checkpoint_, options_.weights, index, options_.world,
                                      config().max_seq_len, *rank.device));
-  KVERN_ASSIGN_OR_RETURN(rank.decoder, Decoder::Create(rank.weights.get(), rank.device.get(),
-                                                       rank.comm.get(), options_.max_tokens,
-                                                       std::min<int64_t>(64, options_.max_tokens)));
+  KVERN_ASSIGN_OR_RETURN(
+      rank.decoder,
+      Decoder::Create(rank.weights.get(), rank.device.get(), rank.comm.get(),
+                      {.max_tokens = options_.max_tokens,
+                       .max_logit_rows = std::min<int64_t>(64, options_.max_tokens)}));
   KvCacheShape shape;
   shape.num_blocks = BlocksFor(options_.kv_tokens);
   shape.num_layers = config().num_layers;
@@ -114,7 +116,7 @@ absl::Status ModelGroup::LoadRank(int index) {
   shape.head_dim = config().head_dim;
   shape.dtype = options_.kv;
   KVERN_ASSIGN_OR_RETURN(rank.cache, rank.device->NewKvCache(shape));
-  rank.sampler = std::make_unique<Sampler>(&rank.device->ops(), rank.comm.get(),
+  rank.sampler = std::make_unique<Sampler>(rank.device.get(), rank.comm.get(),
                                            rank.weights->shard.vocab, config().vocab_size);
   return absl::OkStatus();
 }
@@ -184,7 +186,8 @@ absl::Status ModelGroup::RunRank(Rank& rank, const std::vector<std::vector<uint3
       std::vector<std::vector<float>>& kept = out[draws[row]].logits;
       if (draw < kept.size()) {
         const float* values = logits.f32() + static_cast<int64_t>(row) * logits.stride;
-        std::copy_n(values, vocab.size(), kept[draw].begin() + vocab.begin);
+        KVERN_RETURN_IF_ERROR(rank.device->CopyToHost(kept[draw].data() + vocab.begin, values,
+                                                      vocab.size() * sizeof(float)));
       }
       SampleRow what;
       what.slot = static_cast<Slot>(draws[row]);

@@ -1,5 +1,6 @@
 // The memory of one device and what lives in it: activations, weight matrices, KV cache, batch
-// tables. The CPU implements this (worker/device/cpu); a GPU implements the same.
+// tables. Implemented by the CPU (worker/device/cpu) and by GPUs, real or emulated
+// (worker/device/cuda).
 #pragma once
 
 #include <cstddef>
@@ -95,12 +96,46 @@ struct BatchLayout {
   std::vector<int64_t> logit_rows;  // rows whose logits are wanted, ascending
 };
 
+// What the layouts of a batch hold at most, and the attention that reads it.
+struct BatchLimits {
+  int64_t tokens = 0;
+  int64_t logit_rows = 0;
+  int64_t block_entries = 0;  // of all block tables together
+  int64_t q_heads = 0;        // of this rank
+  int64_t kv_heads = 0;
+  int64_t head_dim = 0;
+};
+
 // The device's copy of a BatchLayout; reused from step to step. The layout passed to Load must stay
 // alive until the step's ops are done.
 class Batch {
  public:
   virtual ~Batch() = default;
-  virtual absl::Status Load(const BatchLayout& layout) = 0;
+
+  // `padded_rows` 0: the rows are the layout's. Else they are `padded_rows`, at least as many as
+  // tokens and as logit rows, of both: the rows beyond the layout's compute what nobody reads and
+  // store nothing, and the work depends on `padded_rows` alone, so that one graph serves all such
+  // layouts. Only for devices that have graphs, and for sequences of one token each.
+  virtual absl::Status Load(const BatchLayout& layout, int64_t padded_rows) = 0;
+
+  virtual size_t bytes() const = 0;  // of device memory
+};
+
+// A recorded step.
+class Graph {
+ public:
+  virtual ~Graph() = default;
+  // Enqueues what was recorded, with the same pointers and sizes.
+  virtual absl::Status Launch() = 0;
+};
+
+class GraphRecorder {
+ public:
+  virtual ~GraphRecorder() = default;
+  // Records what `body` enqueues, operations and collectives, instead of running it. `body` neither
+  // allocates nor waits.
+  virtual absl::StatusOr<std::unique_ptr<Graph>> Record(
+      const std::function<absl::Status()>& body) = 0;
 };
 
 // One device of one rank. All calls from the rank's thread, except where a comment says otherwise.
@@ -110,15 +145,24 @@ class Device {
 
   virtual std::string name() const = 0;         // "cpu"
   virtual std::string description() const = 0;  // "AVX-512, 2 threads"
+  // What lies between operations: outputs of norms, of attention and SwiGlu, q, k and v, gates. The
+  // residual stream, what is added to it and the logits are float32 on every device.
+  virtual DType activation_dtype() const = 0;
+  // Whether the host may use pointers into the device's memory itself.
+  virtual bool host_memory() const = 0;
 
   // ResourceExhausted when the memory cannot be had. The content is zero.
   virtual absl::StatusOr<std::unique_ptr<Buffer>> Allocate(size_t bytes) = 0;
   virtual absl::StatusOr<std::unique_ptr<Matrix>> NewMatrix(WeightFormat format, int64_t rows,
                                                             int64_t cols) = 0;
   virtual absl::StatusOr<std::unique_ptr<KvCache>> NewKvCache(const KvCacheShape& shape) = 0;
-  virtual std::unique_ptr<Batch> NewBatch() = 0;
+  // InvalidArgument for an attention that this device has no kernel for.
+  virtual absl::StatusOr<std::unique_ptr<Batch>> NewBatch(const BatchLimits& limits) = 0;
+  // Null where steps cannot be recorded.
+  virtual GraphRecorder* graph_recorder() = 0;
 
-  // Operations are enqueued in order; their results are visible to the host after Synchronize().
+  // Operations are enqueued in order; their results are visible to the host after Synchronize(),
+  // which also tells of any operation that failed: what came after it is void, and the device too.
   virtual Ops& ops() = 0;
   virtual absl::Status Synchronize() = 0;
   virtual absl::Status CopyToDevice(void* target, const void* source, size_t bytes) = 0;

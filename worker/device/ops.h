@@ -43,7 +43,8 @@ class Ops {
   // out = x / sqrt(mean(x^2) + eps) * weight, per row. weight: float32 [H].
   virtual void RmsNorm(Tensor x, const float* weight, float eps, Tensor out) = 0;
 
-  // x += delta, then out = RmsNorm(x). All [T, H]. `out` may be the same memory as `delta`.
+  // x += delta, then out = RmsNorm(x). All [T, H]. `out` may be the same memory as `delta` when
+  // it is float32.
   virtual void AddRmsNorm(Tensor delta, Tensor x, const float* weight, float eps, Tensor out) = 0;
 
   // out[t, n] = bias[n] + sum over k ascending of x[t, k] * weight[n, k]. bias: float32 [N] or

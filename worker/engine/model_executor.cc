@@ -137,7 +137,10 @@ absl::StatusOr<StepResult> ModelExecutor::RunModel(const StepPlan& plan) {
   StepResult result;
   result.step_id = plan.step_id;
   KVERN_ASSIGN_OR_RETURN(Tensor logits, decoder_->Forward(layout_, *cache_));
-  if (sample_rows_.empty()) return result;
+  if (sample_rows_.empty()) {
+    KVERN_RETURN_IF_ERROR(device_->Synchronize());
+    return result;
+  }
   KVERN_ASSIGN_OR_RETURN(result.samples, sampler_->Sample(logits, sample_rows_));
   for (size_t i = 0; i < sampled_.size(); ++i) {
     sampled_[i]->tokens.push_back(result.samples[i].token_id);

@@ -96,9 +96,10 @@ absl::Status Rank::AllocateKv() {
 
 absl::Status Rank::AllocateWorkspace() {
   KVERN_ASSIGN_OR_RETURN(decoder_, Decoder::Create(weights_.get(), device_.get(), &comm_,
-                                                   config_.max_batch_tokens, max_sample_rows()));
+                                                   {.max_tokens = config_.max_batch_tokens,
+                                                    .max_logit_rows = max_sample_rows()}));
   sampler_ =
-      std::make_unique<Sampler>(&device_->ops(), &comm_, weights_->shard.vocab, model_.vocab_size);
+      std::make_unique<Sampler>(device_.get(), &comm_, weights_->shard.vocab, model_.vocab_size);
   executor_ =
       std::make_unique<ModelExecutor>(device_.get(), decoder_.get(), cache_.get(), sampler_.get());
   join_.workspace_bytes = decoder_->workspace_bytes();

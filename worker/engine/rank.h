@@ -69,8 +69,8 @@ class Rank {
 
   RankConfig config_;
   ModelConfig model_;
-  DeferredCommunicator comm_;
   std::unique_ptr<Device> device_;
+  DeferredCommunicator comm_;  // ends before its device
   std::unique_ptr<ModelWeights> weights_;
   std::unique_ptr<KvCache> cache_;
   std::unique_ptr<Decoder> decoder_;

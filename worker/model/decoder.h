@@ -12,14 +12,18 @@
 
 namespace kvern {
 
+struct DecoderLimits {
+  int64_t max_tokens = 0;      // of a step
+  int64_t max_logit_rows = 0;  // of a step
+  bool graphs = true;          // record steps that only decode, where the device can
+};
+
 class Decoder {
  public:
-  // Allocates the workspace for steps of up to `max_tokens` tokens and `max_logit_rows` rows of
-  // logits. All pointers outlive the decoder.
+  // Allocates the workspace for steps within `limits`. All pointers outlive the decoder.
   static absl::StatusOr<std::unique_ptr<Decoder>> Create(const ModelWeights* weights,
                                                          Device* device, Communicator* comm,
-                                                         int64_t max_tokens,
-                                                         int64_t max_logit_rows);
+                                                         const DecoderLimits& limits);
   ~Decoder();
 
   // Computes all layers for the batch, storing keys and values in `cache`. The returned tensor

@@ -12,6 +12,11 @@ bool HasPenalties(const SamplingParams& params) {
 
 }  // namespace
 
+bool HasEdits(const EditInput& input) {
+  const SamplingParams& params = *input.params;
+  return !params.logit_bias.empty() || input.position < params.min_tokens || HasPenalties(params);
+}
+
 void LogitEditor::Touch(uint32_t column, const float* logits, LogitEdits& edits) {
   edits.emplace_back(column, logits[column]);
 }

@@ -25,6 +25,9 @@ struct EditInput {
   std::span<const uint32_t> eos_ids;
 };
 
+// Whether any logit may change.
+bool HasEdits(const EditInput& input);
+
 // Keeps scratch space from row to row. One thread.
 class LogitEditor {
  public:

@@ -46,8 +46,13 @@ struct Sampler::RowHeader {
   LogSumExpPart raw;     // at temperature 1; for rows with logprobs
 };
 
-Sampler::Sampler(Ops* ops, Communicator* comm, ShardRange vocab, uint32_t vocab_size)
-    : ops_(*ops), comm_(*comm), vocab_(vocab), vocab_size_(vocab_size), editor_(vocab) {
+Sampler::Sampler(Device* device, Communicator* comm, ShardRange vocab, uint32_t vocab_size)
+    : device_(*device),
+      ops_(device->ops()),
+      comm_(*comm),
+      vocab_(vocab),
+      vocab_size_(vocab_size),
+      editor_(vocab) {
   KVERN_CHECK(vocab.begin < vocab.end && vocab.end <= vocab_size);
 }
 
@@ -59,7 +64,10 @@ absl::StatusOr<std::vector<SampledToken>> Sampler::Sample(Tensor logits,
   if (rows.empty()) return samples;
   std::vector<RowPlan> plans = PlanRows(rows);
   if (edits_.size() < rows.size()) edits_.resize(rows.size());
-  for (size_t row = 0; row < rows.size(); ++row) Collect(logits, row, rows[row], plans[row]);
+  for (size_t row = 0; row < rows.size(); ++row) {
+    KVERN_RETURN_IF_ERROR(Collect(logits, row, rows[row], plans[row]));
+  }
+  KVERN_RETURN_IF_ERROR(device_.Synchronize());
   gathered_.resize(mine_.size() * static_cast<size_t>(comm_.world()));
   KVERN_RETURN_IF_ERROR(comm_.AllGather(mine_.data(), mine_.size(), gathered_.data()));
 
@@ -96,10 +104,40 @@ std::vector<Sampler::RowPlan> Sampler::PlanRows(std::span<const SampleRow> rows)
   return plans;
 }
 
-void Sampler::Collect(Tensor logits, size_t row, const SampleRow& what, const RowPlan& plan) {
+absl::StatusOr<float*> Sampler::HostRow(Tensor logits, size_t row) {
+  float* values = logits.f32() + static_cast<int64_t>(row) * logits.stride;
+  if (device_.host_memory()) return values;
+  row_copy_.resize(vocab_.size());
+  KVERN_RETURN_IF_ERROR(
+      device_.CopyToHost(row_copy_.data(), values, row_copy_.size() * sizeof(float)));
+  return row_copy_.data();
+}
+
+absl::Status Sampler::Edit(Tensor logits, size_t row, const SampleRow& what) {
+  EditInput input{what.params, what.position, what.tokens, what.prompt_tokens, what.eos_ids};
+  edits_[row].clear();
+  if (!HasEdits(input)) return absl::OkStatus();
+  KVERN_ASSIGN_OR_RETURN(float* values, HostRow(logits, row));
+  editor_.Apply(input, values, edits_[row]);
+  if (device_.host_memory()) return absl::OkStatus();
+  return device_.CopyToDevice(logits.f32() + static_cast<int64_t>(row) * logits.stride, values,
+                              vocab_.size() * sizeof(float));
+}
+
+absl::StatusOr<float> Sampler::RawOf(Tensor logits, size_t row, const Candidate& candidate,
+                                     bool noisy) {
+  float now = candidate.value;
+  if (noisy) {
+    const float* at = logits.f32() + static_cast<int64_t>(row) * logits.stride + candidate.index;
+    KVERN_RETURN_IF_ERROR(device_.CopyToHost(&now, at, sizeof(now)));
+  }
+  return RawLogit(edits_[row], candidate.index, now);
+}
+
+absl::Status Sampler::Collect(Tensor logits, size_t row, const SampleRow& what,
+                              const RowPlan& plan) {
   const SamplingParams& params = *what.params;
   auto index = static_cast<int64_t>(row);
-  float* values = logits.f32() + index * logits.stride;
   std::byte* out = mine_.data() + plan.offset;
   RowHeader header;
   header.columns = vocab_.size();
@@ -109,8 +147,7 @@ void Sampler::Collect(Tensor logits, size_t row, const SampleRow& what, const Ro
     ops_.TopCandidates(logits, index, static_cast<int64_t>(plan.top), top);
     header.top = static_cast<uint32_t>(top.size());
   }
-  editor_.Apply({&params, what.position, what.tokens, what.prompt_tokens, what.eos_ids}, values,
-                edits_[row]);
+  KVERN_RETURN_IF_ERROR(Edit(logits, row, what));
   bool greedy = IsGreedy(params);
   bool filters = !greedy && HasFilters(params, vocab_size_);
   if (greedy || filters) {
@@ -126,7 +163,7 @@ void Sampler::Collect(Tensor logits, size_t row, const SampleRow& what, const Ro
   std::memcpy(out, &header, sizeof(header));
   out += sizeof(header);
   for (const Candidate& candidate : candidates_) {
-    float raw = RawLogit(edits_[row], candidate.index, values[candidate.index]);
+    KVERN_ASSIGN_OR_RETURN(float raw, RawOf(logits, row, candidate, !greedy && !filters));
     TokenLogit token{Ordered(candidate.value), raw, vocab_.begin + candidate.index};
     std::memcpy(out, &token, sizeof(token));
     out += sizeof(token);
@@ -134,6 +171,7 @@ void Sampler::Collect(Tensor logits, size_t row, const SampleRow& what, const Ro
   out = mine_.data() + plan.offset + sizeof(header) + plan.candidates * sizeof(TokenLogit);
   for (Candidate& candidate : top) candidate.index += vocab_.begin;
   if (!top.empty()) std::memcpy(out, top.data(), top.size() * sizeof(Candidate));
+  return absl::OkStatus();
 }
 
 Sampler::RowHeader Sampler::HeaderOf(int rank, const RowPlan& plan) const {
@@ -185,7 +223,7 @@ absl::StatusOr<std::vector<Sampler::LogitPair>> Sampler::GatherWholeRows(
     Tensor logits, std::span<const size_t> rows, size_t width) {
   std::vector<LogitPair> mine(rows.size() * width);
   for (size_t i = 0; i < rows.size(); ++i) {
-    const float* values = logits.f32() + static_cast<int64_t>(rows[i]) * logits.stride;
+    KVERN_ASSIGN_OR_RETURN(const float* values, HostRow(logits, rows[i]));
     for (uint32_t c = 0; c < vocab_.size(); ++c) {
       mine[i * width + c] = {Ordered(values[c]), RawLogit(edits_[rows[i]], c, values[c])};
     }

@@ -33,13 +33,13 @@ struct SampleRow {
 class Sampler {
  public:
   // `vocab`: the token ids of this rank's columns. Pointers outlive the sampler.
-  Sampler(Ops* ops, Communicator* comm, ShardRange vocab, uint32_t vocab_size);
+  Sampler(Device* device, Communicator* comm, ShardRange vocab, uint32_t vocab_size);
 
-  // Draws one token per row; logits: [rows, vocab.size()], float32 in the host's reach, and changed
-  // by bias and penalties. Every rank calls it with the same rows and gets the same tokens. Order
+  // Draws one token per row; logits: [rows, vocab.size()], float32 on the device, and changed by
+  // bias and penalties. Every rank calls it with the same rows and gets the same tokens. Order
   // as in vLLM V1: logit_bias, min_tokens, penalties, temperature, min_p, top_k, top_p. Noise is
   // keyed by (seed, choice, position, token id). Log-probabilities are of the raw logits.
-  // Errors are the communicator's.
+  // Errors are the communicator's and the device's.
   absl::StatusOr<std::vector<SampledToken>> Sample(Tensor logits, std::span<const SampleRow> rows);
 
  private:
@@ -57,7 +57,12 @@ class Sampler {
   };
 
   std::vector<RowPlan> PlanRows(std::span<const SampleRow> rows);
-  void Collect(Tensor logits, size_t row, const SampleRow& what, const RowPlan& plan);
+  absl::Status Collect(Tensor logits, size_t row, const SampleRow& what, const RowPlan& plan);
+  absl::Status Edit(Tensor logits, size_t row, const SampleRow& what);
+  // The row's logits where the host can read them, until the next call.
+  absl::StatusOr<float*> HostRow(Tensor logits, size_t row);
+  // The logit of a candidate before the edits. `noisy`: its value is not the logit now.
+  absl::StatusOr<float> RawOf(Tensor logits, size_t row, const Candidate& candidate, bool noisy);
   // The same row as rank `rank` sent it.
   RowHeader HeaderOf(int rank, const RowPlan& plan) const;
   CandidateSet Merge(const RowPlan& plan, const SamplingParams& params) const;
@@ -73,6 +78,7 @@ class Sampler {
                                                          size_t width);
   TokenLogprob Logprob(const RowPlan& plan, const TokenLogit& chosen) const;
 
+  Device& device_;
   Ops& ops_;
   Communicator& comm_;
   const ShardRange vocab_;
@@ -80,6 +86,7 @@ class Sampler {
   LogitEditor editor_;
   std::vector<LogitEdits> edits_;      // of each row, this rank's columns
   std::vector<Candidate> candidates_;  // scratch
+  std::vector<float> row_copy_;        // scratch, of a row in memory that the host cannot reach
   std::vector<std::byte> mine_;
   std::vector<std::byte> gathered_;  // [world][mine_.size()]
 };

@@ -125,8 +125,8 @@ class AttentionCase {
       }
     }
     const auto count = static_cast<int64_t>(targets.size());
-    auto batch = device.NewBatch();
-    KVERN_CHECK(batch->Load(layout).ok());
+    auto batch = *device.NewBatch({});
+    KVERN_CHECK(batch->Load(layout, 0).ok());
     std::vector<float> result(static_cast<size_t>(count * out_columns()));
     const Tensor qkv = View(rows, count, columns());
     device.ops().RopeAndStoreKv(qkv, q_heads(), {cos_.data(), sin_.data()}, *batch, 1, cache);

@@ -92,7 +92,7 @@ std::vector<SampledToken> SampleOn(int world, const std::vector<float>& logits,
     threads.emplace_back([&, r] {
       auto device = NewCpuDevice({.threads = 1});
       ASSERT_TRUE(device.ok()) << device.status();
-      Sampler sampler(&(*device)->ops(), comms[r].get(), shards[r], vocab);
+      Sampler sampler(device->get(), comms[r].get(), shards[r], vocab);
       int64_t columns = shards[r].size();
       std::vector<float> mine;
       for (size_t i = 0; i < rows.size(); ++i) {

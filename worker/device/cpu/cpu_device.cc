@@ -57,7 +57,12 @@ class CpuDevice final : public Device {
     return CpuMatrix::Create(weights_, format, rows, cols);
   }
   absl::StatusOr<std::unique_ptr<KvCache>> NewKvCache(const KvCacheShape& shape) override;
-  std::unique_ptr<Batch> NewBatch() override { return std::make_unique<CpuBatch>(); }
+  absl::StatusOr<std::unique_ptr<Batch>> NewBatch(const BatchLimits&) override {
+    return std::make_unique<CpuBatch>();
+  }
+  DType activation_dtype() const override { return DType::kF32; }
+  bool host_memory() const override { return true; }
+  GraphRecorder* graph_recorder() override { return nullptr; }
 
   Ops& ops() override { return ops_; }
   absl::Status Synchronize() override { return absl::OkStatus(); }

@@ -22,7 +22,8 @@ float* Row(const Tensor& x, int64_t row) { return x.f32() + row * x.stride; }
 
 }  // namespace
 
-absl::Status CpuBatch::Load(const BatchLayout& layout) {
+absl::Status CpuBatch::Load(const BatchLayout& layout, int64_t padded_rows) {
+  KVERN_CHECK_EQ(padded_rows, 0);
   layout_ = &layout;
   return absl::OkStatus();
 }

@@ -19,7 +19,8 @@ namespace kvern {
 // The host is the device: a batch is the layout itself.
 class CpuBatch final : public Batch {
  public:
-  absl::Status Load(const BatchLayout& layout) override;
+  absl::Status Load(const BatchLayout& layout, int64_t padded_rows) override;
+  size_t bytes() const override { return 0; }
   const BatchLayout& layout() const;
 
  private:
