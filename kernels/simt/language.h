@@ -188,6 +188,8 @@ inline void MmaBf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2
 inline float Exp2(float x) { return std::exp2(x); }
 inline float Log2(float x) { return std::log2(x); }
 inline float Rsqrt(float x) { return 1.0f / std::sqrt(x); }
+// A product that is never fused with a following addition (the build has -ffp-contract=off).
+inline double MulRounded(double a, double b) { return a * b; }
 
 struct alignas(16) Vec16 {
   uint32_t word[4];
