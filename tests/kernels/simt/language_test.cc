@@ -200,6 +200,8 @@ TEST_P(LanguageTest, HalvesOfAWarpWithTheirOwnMasks) {
     }
     ASSERT_EQ(sum, (threadIdx.x ^ 1) * (upper ? 50u : 3u));
     ASSERT_EQ(__ballot_sync(mask, threadIdx.x % 2), mask & 0xaaaaaaaau);
+    ASSERT_EQ(__all_sync(mask, threadIdx.x < 16), upper ? 0 : 1);
+    ASSERT_EQ(__any_sync(mask, threadIdx.x < 16), upper ? 0 : 1);
     ASSERT_EQ(__all_sync(kAll, 1), 1);
   });
 }

@@ -105,6 +105,16 @@ TEST_P(MemoryTest, CopiesOfABlockThatReturnedDoNotLandInTheNext) {
   });
 }
 
+// What different threads of two blocks do to the same bytes of the emulator's is no race.
+TEST_P(MemoryTest, BlocksDoNotShareMemory) {
+  RunKernel(2, 32, [] {
+    KVERN_SHARED(unsigned, line, 32);
+    unsigned own = blockIdx.x == 0 ? threadIdx.x : threadIdx.x ^ 1;
+    line[own] = own;
+    ASSERT_EQ(line[own], own);
+  });
+}
+
 TEST_P(MemoryTest, VectorsAreCopiedWhole) {
   const Vec16 source = {{1, 2, 3, 0xffffffffu}};
   Vec16 target = {};

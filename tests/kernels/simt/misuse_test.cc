@@ -1,5 +1,6 @@
 // What a GPU would hang on, corrupt memory with or not launch: here it ends with a message that
 // names kernel, block, thread and source line.
+#include <cstdlib>
 #include <string>
 
 #include "tests/kernels/simt/emulated_kernel.h"
@@ -106,6 +107,16 @@ TEST_P(MisuseTest, MaskWithoutItsOwnLane) {
                "thread \\(4,0,0\\) at .*" + LINE(-1) + ": __syncwarp with mask 0x0000000f, which");
 }
 
+// Lane 0 waits for lane 1 alone, which waits for lane 2 too: nobody is where lane 0 waits.
+TEST_P(MisuseTest, MasksThatOverlap) {
+  auto kernel = [] {
+    unsigned lane = threadIdx.x;
+    if (lane < 3) __syncwarp(lane == 0 ? 0x3u : 0x7u);
+  };
+  EXPECT_DEATH(RunKernel(1, 32, kernel),
+               "deadlock(.|\n)*threads \\(0,0,0\\) to \\(2,0,0\\) wait in __syncwarp");
+}
+
 TEST_P(MisuseTest, WidthThatIsNoPowerOfTwo) {
   EXPECT_DEATH(RunKernel(1, 32, [] { __shfl_sync(kAll, 1, 0, 12); }), "with width 12");
   EXPECT_DEATH(RunKernel(1, 32, [] { __shfl_sync(kAll, 1, 0, 64); }), "with width 64");
@@ -182,12 +193,18 @@ TEST_P(MisuseTest, TooMuchSharedMemory) {
   EXPECT_DEATH(RunKernel(1, 1, some, kMaxSharedBytes - 15), "166912 in all");
 }
 
+[[gnu::noinline]] void OverflowAndExit() {
+  volatile char frame[WarpStacks::kBytes];
+  for (size_t i = sizeof(frame); i-- > 0;) frame[i] = 0;
+  std::_Exit(0);
+}
+
+// Into a guard page, not into the stack of the thread before.
 TEST_P(MisuseTest, OverflowOfAStack) {
   auto kernel = [] {
-    volatile char frame[WarpStacks::kBytes];
-    for (size_t i = sizeof(frame); i-- > 0;) frame[i] = 0;
+    if (threadIdx.x == 5) OverflowAndExit();
   };
-  EXPECT_DEATH(RunKernel(1, 1, kernel), "");
+  EXPECT_DEATH(RunKernel(1, 32, kernel), "");
 }
 
 TEST(LaunchShapeTest, LimitsOfAGpu) {

@@ -55,7 +55,10 @@ class PlantedTest : public testing::Test {
     EXPECT_TRUE(program(false));
     if (!kFindsBounds) return;
     EXPECT_EXIT(std::exit(program(false) ? 0 : 1), testing::ExitedWithCode(0), "");
-    EXPECT_DEATH(program(true), "AddressSanitizer: (use-after-poison|heap-buffer-overflow)");
+    const char* const kReport = "AddressSanitizer: (use-after-poison|heap-buffer-overflow)";
+    EXPECT_DEATH(program(true), kReport);
+    // In the first launch of an OS thread as in later ones.
+    EXPECT_DEATH(std::thread([&] { program(true); }).join(), kReport);
   }
 };
 
