@@ -11,8 +11,8 @@ namespace {
 constexpr AttentionBudget kWhole = {1, 0};      // no item is cut
 constexpr AttentionBudget kCut = {4096, 4096};  // all items of two splits or more are
 
-// Weights are rounded to bf16 before they meet the values (|v| <= 1, weights sum to 1), and the sum
-// is rounded again: half a unit in the last of 8 bits each.
+// Weights are rounded to bf16 before they meet the values (|v| <= 1, weights sum to 1), and so is
+// the result: each by at most 2^-8 of itself, and the first kind averages out.
 constexpr double kTolerance = 0x1p-8 + 1e-4;
 
 void ExpectNear(const std::vector<Bf16>& got, const std::vector<double>& expected) {
