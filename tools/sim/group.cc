@@ -37,8 +37,12 @@ void SimGroup::Start() {
   if (next_start_ == NextStart::kSmaller) kv_blocks_ -= kv_blocks_ / 4;
   JoinAll();
   if (deaths_to_come_ == 0) return;
-  world_->Schedule(world_->now() + rng_.Between(1, 500) * kMillisecond, EventKind::kGroupDies,
-                   index_, life_);
+  DieAfter(rng_.Between(1, 500) * kMillisecond);
+}
+
+void SimGroup::DieAfter(Duration delay) {
+  doomed_ = true;
+  world_->Schedule(world_->now() + delay, EventKind::kGroupDies, index_, life_);
 }
 
 void SimGroup::JoinAll() {
@@ -52,7 +56,7 @@ void SimGroup::JoinAll() {
   if (next_start_ == NextStart::kRankLate) {
     world_->Schedule(world_->now() + later, EventKind::kRankJoins, index_, life_);
   } else if (fails) {
-    world_->Schedule(world_->now() + later, EventKind::kGroupDies, index_, life_);
+    DieAfter(later);
   }
 }
 
@@ -89,7 +93,7 @@ bool SimGroup::Kill(const Death& death) {
   if (!up_) return false;
   ++faults_;
   up_ = false;
-  paused_ = lie_ = repeat_ = refuse_ = false;
+  paused_ = doomed_ = lie_ = repeat_ = refuse_ = false;
   slowness_ = 1;
   next_start_ = death.next_start;
   deaths_to_come_ = death.deaths_to_come;
@@ -117,8 +121,7 @@ bool SimGroup::Reset() {
     world_->Disconnect(peer, /*lose_tail=*/true);
     peer = world_->ConnectGroup(index_);
   }
-  world_->Schedule(world_->now() + rng_.Between(1, 50) * kMillisecond, EventKind::kGroupDies,
-                   index_, life_);
+  DieAfter(rng_.Between(1, 50) * kMillisecond);
   return true;
 }
 

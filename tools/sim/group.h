@@ -83,6 +83,7 @@ class SimGroup {
 
   bool up() const { return up_; }
   bool paused() const { return paused_; }
+  bool doomed() const { return doomed_; }      // a fault that came before will end this life
   bool left() const { return left_; }          // drained and gone
   uint64_t faults() const { return faults_; }  // each may cost the router's trust once
   const std::string& name() const { return name_; }
@@ -104,6 +105,7 @@ class SimGroup {
   void CountPreemptions();
   void EndStep();
   void Report();
+  void DieAfter(Duration delay);
   void SpoilReport(StepReport& report);
   void SpeakForOthers(StepReport& report);
   void Join(uint32_t rank);
@@ -116,6 +118,7 @@ class SimGroup {
   bool up_ = false;
   bool left_ = false;
   bool paused_ = false;
+  bool doomed_ = false;
   bool lie_ = false;
   bool repeat_ = false;
   bool refuse_ = false;

@@ -25,8 +25,9 @@ void Simulation::CheckCheaply(const RouterEffects& effects) {
   for (const ToWorker& to : effects.to_workers) CheckCommands(to);
   checker_.TurnOver();
   NoteLinedUp(effects);
-  watch_.Take(effects);
+  watch_.Hear(effects);
   CheckNotes(effects.notes);
+  watch_.TurnOver(effects);
   fairness_.Add(effects, checker_);
   for (const RequestId& id : checker_.TakeLost()) {
     fairness_.Leave(*checker_.Find(id));

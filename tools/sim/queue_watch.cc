@@ -16,8 +16,11 @@ constexpr uint32_t kMaxPassed = 16;
 QueueWatch::QueueWatch(Checker& checker, Checker::Report violation)
     : checker_(checker), violation_(std::move(violation)) {}
 
-void QueueWatch::Take(const RouterEffects& effects) {
+void QueueWatch::Hear(const RouterEffects& effects) {
   for (const ToClient& to : effects.to_clients) Told(to.message);
+}
+
+void QueueWatch::TurnOver(const RouterEffects& effects) {
   size_t started = 0;
   for (const ToWorker& to : effects.to_workers) {
     const auto* commands = std::get_if<Commands>(&to.message);

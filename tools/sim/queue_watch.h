@@ -16,10 +16,12 @@ class QueueWatch {
   // The checker outlives the watch.
   QueueWatch(Checker& checker, Checker::Report violation);
 
-  // One turn; after Checker::Dispatched for what it sends.
-  void Take(const RouterEffects& effects);
-  // The router has noticed that a client is gone, and tells nobody the end of its requests.
+  // What was said in one turn.
+  void Hear(const RouterEffects& effects);
+  // In it the router has noticed that a client is gone, and tells nobody the end of its requests.
   void ClientGone(uint32_t client);
+  // After all of these, and Checker::Dispatched for what the turn sends.
+  void TurnOver(const RouterEffects& effects);
 
  private:
   void Told(const RouterToClient& message);

@@ -193,7 +193,8 @@ bool Simulation::Quiet() {
   if (checker_.open() > 0) return false;
   for (const auto& group : groups_) {
     // Not healed yet, though the router may still take it for live.
-    if (!group->up() || group->paused() || group->scheduler() == nullptr) return false;
+    bool well = group->up() && !group->paused() && !group->doomed();
+    if (!well || group->scheduler() == nullptr) return false;
   }
   RouterStatus status = TakeStatus();
   uint64_t live = 0;
