@@ -48,7 +48,7 @@ void FaultInjector::Happen(Fault fault) {
   } else if (fault <= Fault::kGroupSlow || fault == Fault::kReportLies ||
              fault == Fault::kReportRepeated || fault == Fault::kDispatchRefused) {
     happened = HappenToGroup(fault, group);
-  } else if (fault <= Fault::kRankDiffers) {
+  } else if (fault <= Fault::kRankOutlives) {
     happened = HappenToStart(fault, group);
   } else if (fault <= Fault::kGroupLinkSlow) {
     happened = HappenToLink(fault, group);
@@ -103,6 +103,7 @@ bool FaultInjector::HappenToStart(Fault fault, SimGroup& group) {
   if (fault == Fault::kGroupSmaller) next = SimGroup::NextStart::kSmaller;
   if (fault == Fault::kRankMissing) next = SimGroup::NextStart::kRankMissing;
   if (fault == Fault::kRankDiffers) next = SimGroup::NextStart::kRankDiffers;
+  if (fault == Fault::kRankOutlives) next = SimGroup::NextStart::kRankOutlives;
   return group.Kill({.told = true,
                      .lose_tail = false,
                      .restart_after = Milliseconds(1, 500),

@@ -26,6 +26,7 @@ enum class Fault : uint8_t {
   kRankLate,         // comes back, one rank long after the others
   kRankMissing,      // comes back without one rank, and is started once more
   kRankDiffers,      // comes back with a rank of another build, and is started once more
+  kRankOutlives,     // comes back, and a rank of the life before joins after all
   kReportLies,       // a report that breaks the protocol
   kReportRepeated,   // a report arrives twice
   kDispatchRefused,  // the worker refuses what it is sent

@@ -28,7 +28,7 @@ void SimGroup::Start() {
   KVERN_CHECK(!up_);
   up_ = true;
   ++life_;
-  incarnation_ = rng_.Next();
+  former_ = std::exchange(incarnation_, rng_.Next());
   peers_.clear();
   for (uint32_t rank = 0; rank < world_->options().ranks; ++rank) {
     peers_.push_back(world_->ConnectGroup(index_));
@@ -53,7 +53,7 @@ void SimGroup::JoinAll() {
   }
   Duration later = rng_.Between(100, 5000) * kMillisecond;
   bool fails = next_start_ == NextStart::kRankMissing || next_start_ == NextStart::kRankDiffers;
-  if (next_start_ == NextStart::kRankLate) {
+  if (next_start_ == NextStart::kRankLate || next_start_ == NextStart::kRankOutlives) {
     world_->Schedule(world_->now() + later, EventKind::kRankJoins, index_, life_);
   } else if (fails) {
     DieAfter(later);
@@ -61,7 +61,18 @@ void SimGroup::JoinAll() {
 }
 
 void SimGroup::OnRankJoins(uint64_t life) {
-  if (life == life_) Join(world_->options().ranks - 1);
+  if (life != life_) return;
+  if (next_start_ == NextStart::kRankOutlives) return JoinLate();
+  Join(world_->options().ranks - 1);
+}
+
+void SimGroup::JoinLate() {
+  const SimOptions& options = world_->options();
+  kvern::Join join = MakeJoin(options.ranks - 1);
+  join.group_incarnation = former_;
+  late_until_ = world_->now() + options.max_delay + options.router_turn;
+  PeerId peer = world_->ConnectGroup(index_);
+  world_->ToRouter(peer, WorkerSaid{peer, std::move(join)});
 }
 
 void SimGroup::OnDeath(uint64_t life) {
@@ -73,6 +84,10 @@ void SimGroup::OnDeath(uint64_t life) {
 }
 
 void SimGroup::Join(uint32_t rank) {
+  world_->ToRouter(peers_[rank], WorkerSaid{peers_[rank], MakeJoin(rank)});
+}
+
+kvern::Join SimGroup::MakeJoin(uint32_t rank) {
   const SimOptions& options = world_->options();
   kvern::Join join;
   join.group = name_;
@@ -86,12 +101,14 @@ void SimGroup::Join(uint32_t rank) {
   join.max_seq_len = options.router.max_seq_len;
   join.vocab_size = options.router.vocab_size;
   join.max_batch_tokens = options.batch_tokens;
-  world_->ToRouter(peers_[rank], WorkerSaid{peers_[rank], std::move(join)});
+  return join;
 }
 
 bool SimGroup::Kill(const Death& death) {
   if (!up_) return false;
   ++faults_;
+  // Of two lives ago, a join is nothing that the router could tell from a newer one.
+  if (world_->now() <= late_until_) ++faults_;
   up_ = false;
   paused_ = doomed_ = lie_ = repeat_ = refuse_ = false;
   slowness_ = 1;

@@ -38,7 +38,14 @@ class SimGroup {
   SimGroup(World* world, uint32_t index, uint64_t seed);
 
   // How the next start goes.
-  enum class NextStart : uint8_t { kWell, kSmaller, kRankLate, kRankMissing, kRankDiffers };
+  enum class NextStart : uint8_t {
+    kWell,
+    kSmaller,
+    kRankLate,
+    kRankMissing,
+    kRankDiffers,
+    kRankOutlives
+  };
   struct Death {
     bool told = true;  // the launcher says so
     bool lose_tail = false;
@@ -109,6 +116,9 @@ class SimGroup {
   void SpoilReport(StepReport& report);
   void SpeakForOthers(StepReport& report);
   void Join(uint32_t rank);
+  // The last rank of the life before, over a connection of its own.
+  void JoinLate();
+  kvern::Join MakeJoin(uint32_t rank);
   void JoinAll();
 
   World* world_;
@@ -126,6 +136,8 @@ class SimGroup {
   uint64_t faults_ = 0;
   uint64_t life_ = 0;  // counts starts and deaths
   Incarnation incarnation_ = 0;
+  Incarnation former_ = 0;  // of the life before
+  Time late_until_ = 0;     // a late join of that life may be under way
   uint64_t kv_blocks_ = 0;
   NextStart next_start_ = NextStart::kWell;
   uint32_t deaths_to_come_ = 0;
