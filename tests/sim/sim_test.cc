@@ -23,12 +23,17 @@ struct Total {
   uint64_t completed = 0;
   uint64_t stop_strings = 0;
   uint64_t lost_groups = 0;
+  FlowCounts flow;
   uint64_t errors[size_t{kLastErrorCode} + 1] = {};
   uint64_t faults[kNumFaults] = {};
 
   void Add(const Simulation& simulation) {
     completed += simulation.counters().completed;
     lost_groups += simulation.counters().lost_groups;
+    flow.paused += simulation.flow().paused;
+    flow.resumed += simulation.flow().resumed;
+    flow.timed_out += simulation.flow().timed_out;
+    flow.crowded += simulation.flow().crowded;
     for (size_t i = 0; i < kNumFaults; ++i) faults[i] += simulation.faults()[Fault(i)];
     for (const Record& record : simulation.records()) {
       ++errors[static_cast<size_t>(record.error)];
@@ -85,6 +90,10 @@ TEST(Simulation, NothingWrongEverHappensAndEverythingGoodDoes) {
   EXPECT_GT(ended(ErrorCode::kQuotaExceeded), 5u);
   EXPECT_GT(ended(ErrorCode::kInvalidArgument), 5u);
   EXPECT_EQ(ended(ErrorCode::kInternal), 0u);
+  EXPECT_GT(total.flow.paused, 500u);
+  EXPECT_GT(total.flow.resumed, 300u);
+  EXPECT_GT(total.flow.timed_out, 50u);
+  EXPECT_GT(total.flow.crowded, 50u);
   for (size_t i = 0; i < kNumFaults; ++i) EXPECT_GT(total.faults[i], 5u) << kFaultNames[i];
   const char* fresh = std::getenv("KVERN_SIM_FRESH");
   uint64_t fresh_seeds = fresh == nullptr ? kFreshSeeds : std::strtoull(fresh, nullptr, 10);

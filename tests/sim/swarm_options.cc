@@ -40,6 +40,10 @@ uint32_t MaxLevel(Fault fault) {
       return 50;
     case Fault::kFanOut:
     case Fault::kTokenizerSlow:
+    case Fault::kReaderSlow:
+    case Fault::kReaderStalls:
+    case Fault::kCreditLost:
+    case Fault::kCreditLate:
       return 30;
     case Fault::kRackKilled:
     case Fault::kGroupLoop:
@@ -102,6 +106,18 @@ void DrawTenants(Rng& rng, SimOptions& sim) {
   sim.router.tenants = {favoured, small, thrifty};
 }
 
+// Drawn apart from the rest. Windows so small that streams of some tens of tokens fill them, and at
+// times so few bytes for each client that a few paused streams are too many.
+void DrawFlow(Rng rng, SimOptions& sim) {
+  sim.half_give_credit = rng.Chance(3, 4);
+  RouterConfig& router = sim.router;
+  router.stream_window = static_cast<uint32_t>(rng.Between(1, 40));
+  router.slow_reader_timeout = rng.Between(500, 3000) * kMillisecond;
+  if (rng.Chance(1, 2)) {
+    router.client_buffer_bytes = static_cast<uint64_t>(rng.Between(500, 20'000));
+  }
+}
+
 }  // namespace
 
 SwarmOptions DrawOptions(uint64_t seed) {
@@ -123,6 +139,7 @@ SwarmOptions DrawOptions(uint64_t seed) {
     // A run with all kinds of faults would seldom get far: each takes part in a third of the runs.
     if (rng.Chance(1, 3)) options.sim.faults[Fault(i)] = between(1, MaxLevel(Fault(i)));
   }
+  DrawFlow(Rng(seed).Fork(5), options.sim);
   return options;
 }
 

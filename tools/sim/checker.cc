@@ -296,7 +296,8 @@ void Checker::ReadError(Time now, Record& record, const RequestError& error) {
   if (invalid && !record.bad && !record.reads_text && error.message != kSayHello) {
     Violate("S3", error.request_id, absl::StrCat("refused as invalid: ", error.message));
   }
-  if (error.code == ErrorCode::kCancelled && !record.cancelled && !silent_clients_) {
+  bool slow = error.message.starts_with(kSlowReader);
+  if (error.code == ErrorCode::kCancelled && !record.cancelled && !silent_clients_ && !slow) {
     Violate("S10", error.request_id, "cancelled, but not by its client");
   }
   if (error.code == ErrorCode::kNeverFits) {

@@ -22,6 +22,8 @@ namespace kvern::sim {
 
 // What a client is told that the router does not know (any more).
 inline constexpr char kSayHello[] = "the first message must be Hello";
+// How the reason begins for which a stream is cancelled that is not read; flow_watch.h judges it.
+inline constexpr char kSlowReader[] = "slow reader: ";
 
 // One request, as its client and the wire saw it. Without its prompt: there may be many.
 struct Record {
@@ -107,6 +109,8 @@ class Checker {
 
   // Null: nobody asked for it.
   Record* Find(const RequestId& id);
+  // Its tenant may have a number of blocks at once.
+  bool HasBlockQuota(const Record& record) const { return max_blocks_[record.tenant] > 0; }
   // KV blocks, worst case.
   uint64_t NeedOf(const Record& record) const;
   // In the order of asking.

@@ -19,6 +19,8 @@ class SimClient {
   // Asks, and cancels as the ask says if the answer is then still open. False: it cannot now.
   bool Ask(sim::Ask ask);
   void Cancel(const RequestId& id);
+  // Says that all of a stream was taken, which need not be its own.
+  void Claim(const RequestId& id);
 
   // ---- faults
   void Die(bool lose_tail);
@@ -35,15 +37,30 @@ class SimClient {
   void OnKeepAlive();
   void OnResume();
   void OnCancel(uint64_t request);  // the low half of its id
+  void OnTake(uint64_t request);
 
   bool alive() const { return alive_; }
   bool paused() const { return paused_; }
+  bool gives_credit() const;
   PeerId peer() const { return peer_; }
   uint32_t tenant() const { return tenant_; }
 
  private:
   void Read(const RouterToClient& message);
+  // The reader of one stream.
+  struct Reader {
+    Duration delay = 0;  // to its first token
+    Duration gap = 0;    // between two; 0: takes all that is there
+    bool waits = false;  // an event will wake it
+    uint64_t taken = 0;
+    uint64_t told = 0;
+  };
+
   void Close(const RequestId& id);
+  // Tokens have come: its reader takes them, at once or in its time.
+  void Wake(const RequestId& id);
+  void Take(const RequestId& id, Reader& reader);
+  void TellAll();
   void Say(ClientMessage message);
   Incarnation SaidIncarnation() const { return (peer_ << 8) + incarnation_; }
 
@@ -56,7 +73,9 @@ class SimClient {
   bool alive_ = true;
   bool paused_ = false;
   bool keeping_alive_ = false;
+  uint32_t window_ = 0;  // tokens, as the router said; 0: it wants no credit
   std::vector<RequestId> open_;
+  std::vector<Reader> readers_;  // of each of these
   std::vector<RequestId> ended_;
   std::vector<RouterToClient> unread_;  // while paused
 };

@@ -23,6 +23,7 @@ enum class EventKind : uint8_t {
   kClientKeepAlive,  // index: client
   kClientResumes,    // index: client
   kClientCancels,    // index: client, value: request
+  kClientTakes,      // index: client, value: request; its reader takes the next tokens
   kGroupStarts,      // index: group, value: its life
   kGroupStepEnds,    // index: group, value: its life
   kGroupHeartbeat,   // index: group, value: its life

@@ -173,6 +173,14 @@ void FaultInjector::Spoil(Ask& ask) {
   }
   ask.repeated = !ask.bad && Chance(Fault::kRepeatedId);
   if (Chance(Fault::kForeignCancel)) ask.cancel_foreign = true;
+  SpoilReader(ask);
+}
+
+void FaultInjector::SpoilReader(Ask& ask) {
+  if (Chance(Fault::kReaderSlow)) ask.read_gap = Milliseconds(5, 100);
+  if (Chance(Fault::kReaderStalls)) {
+    ask.read_delay = rng_->Between(0, 2 * world_->options().router.slow_reader_timeout);
+  }
 }
 
 void FaultInjector::SpoilLengths(Ask& ask) {

@@ -29,7 +29,9 @@ const std::array<const char*, kNumFaults> kFaultNames = {
     "bad-request",        "short-ttft-deadline",
     "short-deadline",     "foreign-cancel",
     "repeated-id",        "tokenizer-slow",
-    "text-ill-formed",
+    "text-ill-formed",    "reader-slow",
+    "reader-stalls",      "credit-lost",
+    "credit-late",        "credit-lies",
 };
 
 namespace {

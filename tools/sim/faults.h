@@ -56,8 +56,15 @@ enum class Fault : uint8_t {
   // ---- tokenising; so many of a hundred
   kTokenizerSlow,
   kTextIllFormed,
+  // ---- readers, of the clients that give credit; so many of a hundred requests
+  kReaderSlow,    // takes a token at a time
+  kReaderStalls,  // takes nothing for a while, perhaps for too long
+  // ---- what they say was taken; so many of a hundred messages
+  kCreditLost,
+  kCreditLate,  // later ones overtake it
+  kCreditLies,  // more than was sent
 };
-inline constexpr size_t kNumFaults = static_cast<size_t>(Fault::kTextIllFormed) + 1;
+inline constexpr size_t kNumFaults = static_cast<size_t>(Fault::kCreditLies) + 1;
 inline constexpr Fault kFirstRequestFault = Fault::kCancel;
 
 extern const std::array<const char*, kNumFaults> kFaultNames;

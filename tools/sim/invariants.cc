@@ -23,6 +23,7 @@ void Simulation::Violate(const std::string& what) {
 void Simulation::CheckCheaply(const RouterEffects& effects) {
   for (const ToClient& to : effects.to_clients) NoteAnswer(to.message);
   for (const ToWorker& to : effects.to_workers) CheckCommands(to);
+  flow_.Take(now(), effects);
   checker_.TurnOver();
   NoteLinedUp(effects);
   watch_.Hear(effects);
@@ -149,6 +150,7 @@ void Simulation::CheckFully() {
     Violate(absl::StrCat("S6: the queue has ", status.queue_entries, " entries, ",
                          status.queue_bytes, " bytes"));
   }
+  flow_.CheckFully(now(), status);
   for (const GroupStatus& seen : status.groups) {
     if (seen.live) CheckGroup(seen);
   }
@@ -264,6 +266,10 @@ void Simulation::CheckEnd() {
   }
   if (status.queue_entries != 0 || status.queue_bytes != 0) {
     Violate(absl::StrCat("L2: ", status.queue_entries, " requests still wait"));
+  }
+  if (status.paused_streams != 0 || status.kept_bytes != 0) {
+    Violate(absl::StrCat("L2: ", status.kept_bytes, " bytes are still kept for ",
+                         status.paused_streams, " streams"));
   }
 }
 

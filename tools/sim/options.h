@@ -41,8 +41,9 @@ struct SimOptions {
   ModelCost model_cost;
   DeviceCost device_cost;
   RouterConfig router;
-  bool least_requests = false;  // LeastRequests stands in for the router
-  bool has_text = false;        // prompts may be text; one letter is a token
+  bool least_requests = false;    // LeastRequests stands in for the router
+  bool has_text = false;          // prompts may be text; one letter is a token
+  bool half_give_credit = false;  // every other client says what its readers have taken
 
   // ---- the network
   Duration min_delay = 20 * kMicrosecond;  // of one message

@@ -10,6 +10,8 @@ namespace {
 // Messages that a peer may leave unread: the socket's queue and the port's.
 constexpr uint32_t kMaxUnread = 2000;
 constexpr Duration kReconnect = 100 * kMillisecond;
+// Tokens that a client says were taken beyond what is true.
+constexpr uint64_t kLie = 1000;
 
 }  // namespace
 
@@ -19,6 +21,22 @@ void Simulation::Disconnect(PeerId peer, bool lose_tail) {
 }
 
 void Simulation::ToRouter(PeerId peer, RouterEvent event) {
+  if (!SpoilCredit(peer, event)) Deliver(peer, std::move(event));
+}
+
+bool Simulation::SpoilCredit(PeerId peer, RouterEvent& event) {
+  auto* said = std::get_if<ClientSaid>(&event);
+  auto* consumed = said == nullptr ? nullptr : std::get_if<Consumed>(&said->message);
+  if (consumed == nullptr) return false;
+  if (faults_.Chance(Fault::kCreditLost)) return true;
+  if (faults_.Chance(Fault::kCreditLies)) consumed->streams[0].tokens += kLie;
+  if (!faults_.Chance(Fault::kCreditLate)) return false;
+  After(network_.rng().Between(1, 3000) * kMillisecond,
+        [this, peer, late = std::move(event)]() mutable { Deliver(peer, std::move(late)); });
+  return true;
+}
+
+void Simulation::Deliver(PeerId peer, RouterEvent event) {
   Time at = network_.Arrival(now(), network_.At(peer).up);
   uint64_t slot = to_router_.Put({peer, std::move(event)});
   Schedule(at, EventKind::kRouterReceives, 0, slot);
@@ -43,6 +61,7 @@ void Simulation::Step(RouterEvent event) {
   if (const auto* said = std::get_if<ClientSaid>(&event)) {
     const auto* request = std::get_if<GenerateRequest>(&said->message);
     if (request != nullptr) checker_.Arrived(now(), request->request_id);
+    flow_.Hears(now(), *said);
   } else if (const auto* heard = std::get_if<WorkerSaid>(&event)) {
     const auto* report = std::get_if<StepReport>(&heard->message);
     bool lie = report != nullptr && groups_[network_.At(heard->worker).owner]->IsLie(*report);

@@ -168,6 +168,9 @@ absl::StatusOr<RunPlan> MakePlan(const RunConfig& config, double rate,
   absl::StatusOr<FaultLevels> faults = ParseFaults(config.faults, config.duration / 60);
   if (!faults.ok()) return InvalidArgument("--faults: ", faults.status().message());
   options.faults = *faults;
+  options.half_give_credit =
+      faults->AnyOf({Fault::kReaderSlow, Fault::kReaderStalls, Fault::kCreditLost,
+                     Fault::kCreditLate, Fault::kCreditLies});
   KVERN_RETURN_IF_ERROR(ApplyPolicy(config, plan));
   return plan;
 }

@@ -41,7 +41,8 @@ Simulation::Simulation(const SimOptions& options, Workload& workload,
       checker_(options, workload.tenants(), [this](const std::string& what) { Violate(what); }),
       watch_(checker_, [this](const std::string& what) { Violate(what); }),
       fairness_(WeightsOf(options, workload)),
-      front_end_(NewFrontEnd(options, filters)) {
+      front_end_(NewFrontEnd(options, filters)),
+      flow_(options, *front_end_, checker_, [this](const std::string& what) { Violate(what); }) {
   for (uint32_t i = 0; i < options.groups; ++i) {
     groups_.push_back(std::make_unique<SimGroup>(this, i, HashCounter(options.seed, 5, i)));
     group_by_name_[groups_.back()->name()] = i;
@@ -85,6 +86,7 @@ void Simulation::Handle(const Event& event) {
     case EventKind::kClientKeepAlive:
     case EventKind::kClientResumes:
     case EventKind::kClientCancels:
+    case EventKind::kClientTakes:
       return HandleClient(event);
     case EventKind::kGroupStarts:
     case EventKind::kGroupStepEnds:
@@ -101,6 +103,7 @@ void Simulation::HandleClient(const Event& event) {
   if (event.kind == EventKind::kClientKeepAlive) client.OnKeepAlive();
   if (event.kind == EventKind::kClientResumes) client.OnResume();
   if (event.kind == EventKind::kClientCancels) client.OnCancel(event.value);
+  if (event.kind == EventKind::kClientTakes) client.OnTake(event.value);
 }
 
 void Simulation::HandleGroup(const Event& event) {
@@ -136,7 +139,9 @@ void Simulation::AskFor(Ask ask) {
   if (ask.cancel_foreign && !checker_.records().empty()) {
     const Record& other = checker_.records().back();
     if (other.client != slots_[ask.client]) {
-      client.Cancel({uint64_t{other.client} + 1, checker_.records().size()});
+      RequestId id{uint64_t{other.client} + 1, checker_.records().size()};
+      client.Cancel(id);
+      client.Claim(id);
     }
   }
   client.Ask(std::move(ask));
@@ -202,7 +207,7 @@ bool Simulation::Quiet() {
     live += group.live ? 1 : 0;
     if (group.reserved_blocks != 0 || group.used_blocks != 0) return false;
   }
-  return live == options_.groups && status.queue_entries == 0;
+  return live == options_.groups && status.queue_entries == 0 && status.paused_streams == 0;
 }
 
 void Simulation::FinishLiveness() {

@@ -18,6 +18,7 @@
 #include "tools/sim/event_queue.h"
 #include "tools/sim/fairness.h"
 #include "tools/sim/fault_injector.h"
+#include "tools/sim/flow_watch.h"
 #include "tools/sim/front_end.h"
 #include "tools/sim/group.h"
 #include "tools/sim/network.h"
@@ -56,6 +57,7 @@ class Simulation : public World, private FaultTargets {
   const std::vector<std::unique_ptr<SimGroup>>& groups() const { return groups_; }
   const std::vector<KvSample>& kv_samples() const { return kv_samples_; }
   const FairnessMeter& fairness() const { return fairness_; }
+  const FlowCounts& flow() const { return flow_.counts(); }
   const FaultCounts& faults() const { return faults_.counts(); }
 
   // ---- World
@@ -104,6 +106,10 @@ class Simulation : public World, private FaultTargets {
 
   // ---- router_loop.cc: what stands in for router/io
   void WakeRouter(Time at);
+  void Deliver(PeerId peer, RouterEvent event);
+  // What a client says of its readers may be lost, come late or be a lie. True: it is taken care
+  // of.
+  bool SpoilCredit(PeerId peer, RouterEvent& event);
   void Turn();
   void Step(RouterEvent event);
   void Emit(RouterEffects& effects);
@@ -142,6 +148,7 @@ class Simulation : public World, private FaultTargets {
   QueueWatch watch_;
   FairnessMeter fairness_;
   std::unique_ptr<FrontEnd> front_end_;
+  FlowWatch flow_;
   RouterEffects effects_;
   std::function<void(Time, RouterEffects&)> tamper_;
 

@@ -16,6 +16,8 @@ struct Ask {
   uint32_t client = 0;          // below the number of clients
   GenerateRequest request;      // without its id
   Duration cancel_after = -1;   // < 0: never
+  Duration read_delay = 0;      // its reader takes nothing for so long after the first token
+  Duration read_gap = 0;        // and then a token each time; 0: all that is there
   bool bad = false;             // must be refused as invalid
   bool repeated = false;        // is sent twice
   bool cancel_foreign = false;  // also cancels a request of another client
