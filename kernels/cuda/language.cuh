@@ -16,6 +16,7 @@
 
 #include <cuda_runtime.h>
 
+#include <bit>
 #include <cstdint>
 
 // Before a loop: all of it, so that arrays it indexes can be registers, or so many turns at a time.
@@ -35,14 +36,24 @@ struct Bf16 {
   uint16_t bits;
 };
 
-__device__ __forceinline__ float ToFloat(Bf16 x) {
+__host__ __device__ __forceinline__ float ToFloat(Bf16 x) {
+#ifdef __CUDA_ARCH__
   return __uint_as_float(static_cast<uint32_t>(x.bits) << 16);
+#else
+  return std::bit_cast<float>(static_cast<uint32_t>(x.bits) << 16);
+#endif
 }
 // Nearest even; NaN stays NaN.
-__device__ __forceinline__ Bf16 ToBf16(float x) {
+__host__ __device__ __forceinline__ Bf16 ToBf16(float x) {
+#ifdef __CUDA_ARCH__
   Bf16 result;
   asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(result.bits) : "f"(x));
   return result;
+#else
+  if (x != x) return {0x7fff};
+  const auto bits = std::bit_cast<uint32_t>(x);
+  return {static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16)};
+#endif
 }
 __device__ __forceinline__ uint32_t PackBf16(float low, float high) {
   uint32_t result;

@@ -1,0 +1,112 @@
+"""What ptxas said when the kernels were compiled: ptxas_test.py TABLE DIRECTORY [--write]
+
+Every kernel, for every architecture, spills nothing and uses no more registers and static shared
+memory than TABLE says; TABLE has a line for each kernel and no others. --write makes TABLE anew.
+"""
+
+import pathlib
+import re
+import subprocess
+import sys
+import unittest
+
+ENTRY = re.compile(r"Compiling entry function '(\w+)' for '(sm_\w+)'")
+FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+USED = re.compile(r"Used (\d+) registers")
+SHARED = re.compile(r"(\d+) bytes smem")
+
+
+def demangled(names):
+    """The plain names of mangled ones: no namespaces, no parameters."""
+    text = "\n".join(names)
+    out = subprocess.run(["c++filt"], input=text, capture_output=True, text=True, check=True).stdout
+    result = {}
+    for mangled, name in zip(names, out.splitlines()):
+        name = re.sub(r"^void ", "", name)
+        name = name.replace("(anonymous namespace)::", "")
+        depth, end = 0, len(name)
+        for i, c in enumerate(name):  # the parameter list starts outside template arguments
+            depth += (c == "<") - (c == ">")
+            if c == "(" and depth == 0:
+                end = i
+                break
+        name = re.sub(r"\(kvern::gpu::\w+\)", "", name[:end])
+        result[mangled] = name.replace("kvern::gpu::", "").replace(" ", "")
+    return result
+
+
+class Kernel:
+    def __init__(self, name, architecture):
+        self.name, self.architecture = name, architecture
+        self.stack = self.spilled = self.registers = self.shared = 0
+
+    def row(self):
+        return f"{self.name} {self.architecture} {self.registers} {self.shared}"
+
+
+def read_logs(directory):
+    """All kernels that the .ptxas logs under `directory` tell of."""
+    found = []
+    for log in sorted(pathlib.Path(directory).rglob("*.ptxas")):
+        for line in log.read_text().splitlines():
+            if match := ENTRY.search(line):
+                found.append(Kernel(*match.groups()))
+            elif not found:
+                continue
+            elif match := FRAME.search(line):
+                found[-1].stack = int(match[1])
+                found[-1].spilled = int(match[2]) + int(match[3])
+            elif match := USED.search(line):
+                found[-1].registers = int(match[1])
+                shared = SHARED.search(line)
+                found[-1].shared = int(shared[1]) if shared else 0
+    names = demangled([kernel.name for kernel in found])
+    for kernel in found:
+        kernel.name = names[kernel.name]
+    return sorted(found, key=lambda kernel: (kernel.name, kernel.architecture))
+
+
+def read_table(path):
+    table = {}
+    for line in path.read_text().splitlines():
+        if line and not line.startswith("#"):
+            name, architecture, registers, shared = line.split()
+            table[name, architecture] = int(registers), int(shared)
+    return table
+
+
+class PtxasTest(unittest.TestCase):
+    table_path = directory = None
+
+    def setUp(self):
+        self.kernels = read_logs(self.directory)
+        self.table = read_table(self.table_path)
+
+    def test_each_kernel_was_compiled_for_each_architecture(self):
+        self.assertEqual(sorted((k.name, k.architecture) for k in self.kernels), sorted(self.table))
+
+    def test_nothing_spills(self):
+        for kernel in self.kernels:
+            self.assertEqual((kernel.spilled, kernel.stack), (0, 0), kernel.row())
+
+    def test_registers_and_shared_memory_are_within_the_table(self):
+        for kernel in self.kernels:
+            registers, shared = self.table.get((kernel.name, kernel.architecture), (0, 0))
+            self.assertGreater(kernel.registers, 0, kernel.row())
+            self.assertLessEqual(kernel.registers, registers, kernel.row())
+            self.assertLessEqual(kernel.shared, shared, kernel.row())
+
+
+def main():
+    arguments = [argument for argument in sys.argv[1:] if argument != "--write"]
+    PtxasTest.table_path, PtxasTest.directory = pathlib.Path(arguments[0]), arguments[1]
+    if "--write" in sys.argv:
+        rows = [kernel.row() for kernel in read_logs(PtxasTest.directory)]
+        head = "# kernel architecture registers static-shared-bytes: at most, see ptxas_test.py\n"
+        PtxasTest.table_path.write_text(head + "\n".join(rows) + "\n")
+        return
+    unittest.main(argv=sys.argv[:1], verbosity=2)
+
+
+if __name__ == "__main__":
+    main()
