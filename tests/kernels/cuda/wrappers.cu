@@ -1,7 +1,6 @@
-#include "tests/kernels/cuda/wrappers.h"
-
 #include "kernels/cuda/language.cuh"
 #include "kernels/cuda/launch_kernel.cuh"
+#include "tests/kernels/cuda/wrappers.h"
 
 namespace kvern::gpu {
 namespace {

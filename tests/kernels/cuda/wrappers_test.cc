@@ -50,7 +50,8 @@ std::vector<double> Product(const std::vector<uint16_t>& a, const std::vector<ui
 void ExpectNear(const std::vector<float>& got, const std::vector<double>& wanted) {
   ASSERT_EQ(got.size(), wanted.size());
   for (size_t i = 0; i < got.size(); ++i) {
-    EXPECT_NEAR(static_cast<double>(got[i]), wanted[i], 1e-4) << "row " << i / 8 << " column " << i % 8;
+    EXPECT_NEAR(static_cast<double>(got[i]), wanted[i], 1e-4)
+        << "row " << i / 8 << " column " << i % 8;
   }
 }
 
@@ -86,8 +87,9 @@ TEST_F(WrappersTest, ProductOfValuesTransposed) {
 TEST_F(WrappersTest, RoundsToBf16) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   // Ties to even and not, the largest float, subnormal numbers of both kinds.
-  std::vector<float> in = {0.0f,     -0.0f, 1.0f,       0x1.01p0f,  0x1.03p0f, 0x1.010002p0f,
-                           -0x1.05p3f, kInfinity, -kInfinity, 0x1.fffffep127f, 0x1p-130f, 0x1p-149f};
+  std::vector<float> in = {0.0f,       -0.0f,           1.0f,       0x1.01p0f,
+                           0x1.03p0f,  0x1.010002p0f,   -0x1.05p3f, kInfinity,
+                           -kInfinity, 0x1.fffffep127f, 0x1p-130f,  0x1p-149f};
   std::mt19937 random(3);
   while (in.size() < 4096) {
     const float value = std::bit_cast<float>(static_cast<uint32_t>(random()));
