@@ -54,7 +54,7 @@ void* SharedArena::Take(size_t offset, size_t bytes) {
   return memory_ + offset;
 }
 
-void* SharedArena::Static(const void* key, size_t bytes) {
+void* SharedArena::Static(const void* key, size_t bytes, size_t alignment) {
   for (size_t i = 1; i < num_arrays_; ++i) {
     if (arrays_[i].key == key) return memory_ + arrays_[i].offset;
   }
@@ -64,7 +64,7 @@ void* SharedArena::Static(const void* key, size_t bytes) {
     return nullptr;
   }
   IgnoreAccesses ignore;
-  size_t offset = end_;
+  size_t offset = end_ + alignment % 16;
   arrays_[num_arrays_++] = {key, offset, bytes};
   static_bytes_ = total;
   end_ = RoundUp(offset + bytes + kGapBytes);

@@ -24,12 +24,13 @@ class SharedArena {
   // A new block with `dynamic_bytes` <= kMaxSharedBytes of dynamic shared memory begins.
   void BeginBlock(size_t dynamic_bytes);
 
-  // 16-byte aligned, as is each static array.
+  // 16-byte aligned.
   void* dynamic() const { return memory_; }
 
-  // The static array `key` of this block; null when the block would have more than
+  // The static array `key` of this block, aligned to `alignment` (a power of two up to 16) and, as
+  // may happen on a GPU, to no more than that. Null when the block would have more than
   // kMaxStaticSharedBytes of them, more than kMaxSharedBytes in all, or more than kMaxArrays.
-  void* Static(const void* key, size_t bytes);
+  void* Static(const void* key, size_t bytes, size_t alignment);
 
   // Are [pointer, pointer + bytes) within one array of this block?
   bool Contains(const void* pointer, size_t bytes) const;

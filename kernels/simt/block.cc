@@ -20,9 +20,11 @@ uint32_t LanesAbove(unsigned lane) { return ~uint32_t{0} << lane << 1; }
 
 Block::~Block() {
   ending_ = true;
-  for (auto& warp : warps_) {
-    for (Thread& thread : warp->lanes) {
-      if (thread.started) Fiber::Switch(os_thread_, thread.fiber);
+  for (Warps& warps : sets_) {
+    for (auto& warp : warps) {
+      for (Thread& thread : warp->lanes) {
+        if (thread.started) Fiber::Switch(os_thread_, thread.fiber);
+      }
     }
   }
 }
@@ -32,14 +34,16 @@ void Block::RunAll(const LaunchShape& shape, const std::function<void()>& thread
   t_here.kernel = shape.kernel;
   t_here.grid_dim = shape.grid;
   t_here.block_dim = shape.block;
-  Prepare(shape);
+  for (Warps& warps : sets_) Prepare(shape, warps);
   launched_.Release();
+  size_t set = 0;
   uint3& index = t_here.block_index;
   for (index.z = 0; index.z < shape.grid.z; ++index.z) {
     for (index.y = 0; index.y < shape.grid.y; ++index.y) {
       for (index.x = 0; index.x < shape.grid.x; ++index.x) {
         shared_.BeginBlock(shape.dynamic_shared_bytes);
-        RunOne();
+        RunOne(sets_[set]);
+        set = (set + 1) % kSets;
       }
     }
   }
@@ -48,22 +52,22 @@ void Block::RunAll(const LaunchShape& shape, const std::function<void()>& thread
 }
 
 // Fibers are made once and used again by each thread with the same number.
-void Block::Prepare(const LaunchShape& shape) {
+void Block::Prepare(const LaunchShape& shape, Warps& warps) {
   num_threads_ = shape.block.x * shape.block.y * shape.block.z;
   num_warps_ = (num_threads_ + kWarpSize - 1) / kWarpSize;
-  while (warps_.size() < num_warps_) {
+  while (warps.size() < num_warps_) {
     auto warp = std::make_unique<Warp>();
-    warp->number = static_cast<unsigned>(warps_.size());
+    warp->number = static_cast<unsigned>(warps.size());
     warp->stacks = std::make_unique<WarpStacks>(warp->number);
     for (unsigned lane = 0; lane < kWarpSize; ++lane) {
       warp->lanes[lane].lane = lane;
       warp->lanes[lane].warp = warp.get();
       warp->lanes[lane].block = this;
     }
-    warps_.push_back(std::move(warp));
+    warps.push_back(std::move(warp));
   }
   for (unsigned i = 0; i < num_threads_; ++i) {
-    Warp& warp = *warps_[i / kWarpSize];
+    Warp& warp = *warps[i / kWarpSize];
     Thread& thread = warp.lanes[i % kWarpSize];
     thread.index = {i % shape.block.x, i / shape.block.x % shape.block.y,
                     i / (shape.block.x * shape.block.y)};
@@ -74,10 +78,11 @@ void Block::Prepare(const LaunchShape& shape) {
   }
 }
 
-void Block::RunOne() {
+void Block::RunOne(const Warps& warps) {
+  warps_ = &warps;
   for (unsigned i = 0; i < num_warps_; ++i) {
     unsigned lanes = num_threads_ - i * kWarpSize;
-    Warp& warp = *warps_[i];
+    Warp& warp = *warps[i];
     warp.live = lanes >= kWarpSize ? ~uint32_t{0} : (uint32_t{1} << lanes) - 1;
     warp.ready = warp.live;
     warp.waiting = 0;
@@ -86,7 +91,7 @@ void Block::RunOne() {
   warps_ready_ = num_warps_ == 32 ? ~uint32_t{0} : (uint32_t{1} << num_warps_) - 1;
   live_threads_ = num_threads_;
   barrier_waiting_ = 0;
-  Thread* first = TakeReady(*warps_[0], 1);
+  Thread* first = TakeReady(*warps[0], 1);
   t_here.thread = first;
   Fiber::Switch(os_thread_, first->fiber);
   t_here.thread = nullptr;
@@ -147,7 +152,7 @@ void Block::SyncThreads(CallSite site) {
 // Every live thread is in the barrier.
 void Block::ReleaseBarrier() {
   barrier_waiting_ = 0;
-  for (unsigned i = 0; i < num_warps_; ++i) Wake(*warps_[i], warps_[i]->live);
+  for (unsigned i = 0; i < num_warps_; ++i) Wake(*(*warps_)[i], (*warps_)[i]->live);
 }
 
 void Block::Wake(Warp& warp, uint32_t lanes) {
@@ -173,7 +178,8 @@ Thread* Block::NextReady(Thread& self) {
   }
   if (warps_ready_ == 0) return nullptr;
   uint32_t above = warps_ready_ & LanesAbove(warp.number);
-  Warp& other = *warps_[static_cast<unsigned>(std::countr_zero(above != 0 ? above : warps_ready_))];
+  Warp& other =
+      *(*warps_)[static_cast<unsigned>(std::countr_zero(above != 0 ? above : warps_ready_))];
   return TakeReady(other, other.ready);
 }
 
@@ -199,12 +205,12 @@ void Block::Yield() {
   if (lanes_above != 0) {
     next = TakeReady(warp, lanes_above);
   } else if (warps_above != 0) {
-    Warp& other = *warps_[static_cast<unsigned>(std::countr_zero(warps_above))];
+    Warp& other = *(*warps_)[static_cast<unsigned>(std::countr_zero(warps_above))];
     next = TakeReady(other, other.ready);
   } else {
     sched_yield();
     if (warps_ready_ == 0) return;
-    Warp& other = *warps_[static_cast<unsigned>(std::countr_zero(warps_ready_))];
+    Warp& other = *(*warps_)[static_cast<unsigned>(std::countr_zero(warps_ready_))];
     next = TakeReady(other, other.ready);
   }
   Wake(warp, uint32_t{1} << self.lane);

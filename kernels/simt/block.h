@@ -115,12 +115,14 @@ class Block {
 
   SharedArena& shared() { return shared_; }
   unsigned num_warps() const { return num_warps_; }
-  const Warp& warp(unsigned number) const { return *warps_[number]; }
+  const Warp& warp(unsigned number) const { return *(*warps_)[number]; }
 
  private:
+  using Warps = std::vector<std::unique_ptr<Warp>>;
+
   static void ThreadMain(void* thread);
-  void Prepare(const LaunchShape& shape);
-  void RunOne();
+  void Prepare(const LaunchShape& shape, Warps& warps);
+  void RunOne(const Warps& warps);
   void Exit(Thread& self);
   void ReleaseBarrier();
   Thread* TakeReady(Warp& warp, uint32_t lanes);
@@ -129,7 +131,15 @@ class Block {
 
   FiberKind kind_;
   Fiber os_thread_;
-  std::vector<std::unique_ptr<Warp>> warps_;  // As many as the largest block so far had.
+  // With ThreadSanitizer blocks take turns with two sets, so that what a thread did in the block
+  // before is not what the same thread does now. Each has as many warps as the largest block had.
+#if defined(KVERN_SIMT_TSAN)
+  static constexpr size_t kSets = 2;
+#else
+  static constexpr size_t kSets = 1;
+#endif
+  Warps sets_[kSets];
+  const Warps* warps_ = nullptr;  // Of the running block.
   unsigned num_warps_ = 0;
   unsigned num_threads_ = 0;
   uint32_t warps_ready_ = 0;  // The warps whose `ready` is not 0.

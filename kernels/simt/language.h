@@ -27,7 +27,8 @@
 #define blockDim (::kvern::simt::BlockSize())
 #define gridDim (::kvern::simt::GridSize())
 
-// A static shared array `name[count]`, 16-byte aligned, every byte 0xFF at first.
+// A static shared array `name[count]`, aligned as `type` needs it and no more, as nvcc does; every
+// byte 0xFF at first.
 #define KVERN_SHARED(type, name, count) \
   static char name##_shared_key;        \
   type(&name)[count] = ::kvern::simt::SharedArray<type, count>(&name##_shared_key, KVERN_SIMT_SITE)
@@ -65,7 +66,7 @@ template <typename T, size_t kCount>
 T (&SharedArray(const void* key, CallSite site))
 [kCount] {
   static_assert(std::is_trivially_default_constructible_v<T> && alignof(T) <= 16);
-  return *static_cast<T(*)[kCount]>(StaticShared(key, sizeof(T) * kCount, site));
+  return *static_cast<T(*)[kCount]>(StaticShared(key, sizeof(T) * kCount, alignof(T), site));
 }
 
 template <typename T>

@@ -11,7 +11,7 @@
 namespace kvern::simt {
 
 // Of the running thread's block.
-void* StaticShared(const void* key, size_t bytes, CallSite site);
+void* StaticShared(const void* key, size_t bytes, size_t alignment, CallSite site);
 inline void* DynamicShared() { return t_here.thread->block->shared().dynamic(); }
 
 inline void SyncThreads(CallSite site) { t_here.thread->block->SyncThreads(site); }

@@ -153,7 +153,7 @@ TEST_P(FiberTest, ManyOsThreadsRunLaunchesAtOnce) {
           __syncthreads();
           atomicAdd(&count[0], 1u);
           __syncthreads();
-          if (threadIdx.x == 0) sum += count[0];
+          if (threadIdx.x == 0) atomicAdd(&sum, count[0]);
         });
       }
     });

@@ -174,8 +174,10 @@ MmaCase RandomCase(unsigned seed) {
 
 // Both operands through shared memory and ldmatrix, as kernels do it: A [m][k], B as [n][k].
 void MmaThroughShared(MmaCase& mma) {
-  KVERN_SHARED(Bf16, a, 16 * 16);
-  KVERN_SHARED(Bf16, b, 2 * 8 * 16);  // The second half is there to make a whole x4 load.
+  KVERN_SHARED(Vec16, chunks_a, 16 * 2);
+  KVERN_SHARED(Vec16, chunks_b, 16 * 2);  // The second half is there to make a whole x4 load.
+  Bf16* a = reinterpret_cast<Bf16*>(chunks_a);
+  Bf16* b = reinterpret_cast<Bf16*>(chunks_b);
   unsigned lane = threadIdx.x;
   for (unsigned i = lane; i < 256; i += 32) {
     a[i] = ToBf16(mma.a[i / 16][i % 16]);

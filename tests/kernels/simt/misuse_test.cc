@@ -151,8 +151,8 @@ TEST_P(MisuseTest, AddressesThatAreNotAligned) {
   EXPECT_DEATH(RunKernel(1, 1, [] { Store16(g_global + 4, Vec16{}); }),
                "at .*" + LINE(-1) + ": Store16 at .*not 16-byte aligned");
   auto copy = [](unsigned to, unsigned from) {
-    KVERN_SHARED(unsigned char, shared, 64);
-    CpAsync16(shared + to, g_global + from, true);
+    KVERN_SHARED(Vec16, shared, 4);
+    CpAsync16(reinterpret_cast<unsigned char*>(shared) + to, g_global + from, true);
   };
   EXPECT_DEATH(RunKernel(1, 1, [&] { copy(8, 0); }), "CpAsync16 to .*not 16-byte aligned");
   EXPECT_DEATH(RunKernel(1, 1, [&] { copy(0, 8); }), "CpAsync16 from .*not 16-byte aligned");

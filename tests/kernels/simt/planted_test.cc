@@ -142,12 +142,12 @@ TEST_F(PlantedTest, MissingSyncWarpAfterAsyncWait) {
     for (unsigned i = 0; i < 32 * 4; ++i) source[i] = i;
     bool right = true;
     RunKernel(1, 32, [&] {
-      KVERN_SHARED(unsigned, line, 32 * 4);
-      CpAsync16(line + threadIdx.x * 4, source + threadIdx.x * 4, true);
+      KVERN_SHARED(Vec16, line, 32);
+      CpAsync16(line + threadIdx.x, source + threadIdx.x * 4, true);
       CpAsyncCommit();
       CpAsyncWait<0>();
       if (!bug) __syncwarp();
-      unsigned value = line[(threadIdx.x + 31) % 32 * 4];
+      unsigned value = line[(threadIdx.x + 31) % 32].word[0];
       if (threadIdx.x == 0) right = value == 31 * 4;
     });
     return right;
@@ -223,6 +223,15 @@ TEST_F(PlantedTest, BlockReadsWhatAnotherBlockWrote) {
   });
 }
 
+// The same threads of two blocks write the same place.
+TEST_F(PlantedTest, BlockNumberForgotten) {
+  ExpectRace([](bool bug) {
+    std::vector<unsigned> data(3 * 32, 0);
+    RunKernel(3, 32, [&] { data[(bug ? 0 : blockIdx.x * 32) + threadIdx.x] = blockIdx.x + 1; });
+    return data[0] == 1 && data[95] == 3;
+  });
+}
+
 // Two ranks: a flag alone does not publish the data, the fences around it do.
 TEST_F(PlantedTest, FlagWithoutFences) {
   ExpectRace([](bool bug) {
@@ -281,13 +290,16 @@ TEST_F(PlantedTest, WriteBeyondStaticSharedMemory) {
 // The arrays of one block are not those of the next one.
 TEST_F(PlantedTest, ArrayOfABlockBefore) {
   ExpectOutOfBounds([](bool bug) {
-    unsigned* kept = nullptr;
+    unsigned* kept[2] = {};
     RunKernel(2, 1, [&] {
-      if (blockIdx.x == 0 || !bug) {
-        KVERN_SHARED(unsigned, cell, 1);
-        kept = cell;
+      KVERN_SHARED(unsigned, first, 1);
+      if (blockIdx.x == 0) {
+        KVERN_SHARED(unsigned, second, 1);
+        kept[0] = second;
+      } else {
+        kept[1] = first;
       }
-      *kept = 1;
+      *kept[bug ? 0 : blockIdx.x] = 1;
     });
     return true;
   });
