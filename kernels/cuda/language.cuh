@@ -125,16 +125,16 @@ __device__ __forceinline__ double MulRounded(double a, double b) { return __dmul
 
 #endif  // __CUDACC__
 
-// Barriers have a number, unique over all kernels, so that tests can compile a kernel without one
-// and see that the race checker notices.
+// Barriers have a number, unique over all kernels, so that a test can leave one out and see that
+// the race checker notices. Constant, and so without a trace, wherever KVERN_DROP_BARRIER is.
 #ifndef KVERN_DROP_BARRIER
 #define KVERN_DROP_BARRIER -1
 #endif
-#define KVERN_SYNC_THREADS(number)                                 \
-  do {                                                             \
-    if constexpr ((number) != KVERN_DROP_BARRIER) __syncthreads(); \
+#define KVERN_SYNC_THREADS(number)                       \
+  do {                                                   \
+    if ((number) != KVERN_DROP_BARRIER) __syncthreads(); \
   } while (false)
-#define KVERN_SYNC_WARP(number)                                 \
-  do {                                                          \
-    if constexpr ((number) != KVERN_DROP_BARRIER) __syncwarp(); \
+#define KVERN_SYNC_WARP(number)                       \
+  do {                                                \
+    if ((number) != KVERN_DROP_BARRIER) __syncwarp(); \
   } while (false)
