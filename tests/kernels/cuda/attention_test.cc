@@ -60,9 +60,10 @@ INSTANTIATE_TEST_SUITE_P(All, AttentionShapes,
                                   (std::get<2>(each.param) == KvType::kBf16 ? "bf16" : "f32");
                          });
 
-TEST(Attention, PrefillFromTheStartAgreesWithFloat64) {
-  const AttentionCase c({6, 2, 64, KvType::kBf16}, {70, 1, 0, 300}, 11);
-  const std::vector<Chunk> chunks = {{0, 0, 70}, {1, 0, 1}, {2, 0, 0}, {3, 240, 60}};
+// Also past 512 keys, where the walk takes up the next page ids.
+TEST(Attention, PrefillAgreesWithFloat64) {
+  const AttentionCase c({6, 2, 64, KvType::kBf16}, {70, 1, 0, 300, 1300}, 11);
+  const std::vector<Chunk> chunks = {{0, 0, 70}, {1, 0, 1}, {2, 0, 0}, {3, 240, 60}, {4, 1293, 7}};
   ExpectNear(c.Run(chunks, kWhole), c.Expected(chunks));
   ExpectNear(c.Run(chunks, kCut), c.Expected(chunks));
 }
