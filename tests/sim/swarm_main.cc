@@ -22,7 +22,11 @@ int main(int argc, char** argv) {
     std::fflush(stdout);
     kvern::sim::SwarmRun run(options);
     const auto& violations = run.simulation().violations();
-    if (violations.empty()) continue;
+    if (violations.empty()) {
+      // Two builds that simulate the same print the same.
+      std::printf("hash %016llx\n", static_cast<unsigned long long>(run.simulation().event_hash()));
+      continue;
+    }
     for (const std::string& violation : violations) std::printf("%s\n", violation.c_str());
     std::printf("%s\n", kvern::sim::ToString(options).c_str());
     return 1;
