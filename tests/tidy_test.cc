@@ -81,6 +81,7 @@ const std::vector<Direction>& Directions() {
         "schemas/client_messages.h", "schemas/worker_messages.h", "schemas/plan_messages.h"}},
       {"worker/device",
        {"worker/device/", "kernels/", "cluster/base/", "schemas/files/dtype.h", "schemas/ids.h"}},
+      {"worker/comm/nccl", {"worker/comm/", "worker/device/", "kernels/cuda/", "cluster/base/"}},
       {"worker/comm", {"worker/device/", "cluster/base/"}},
       {"worker/model",
        {"worker/device/", "worker/comm/", "cluster/base/", "cluster/capacity/", "schemas/files/",

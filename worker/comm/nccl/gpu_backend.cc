@@ -1,0 +1,40 @@
+#include "worker/comm/nccl/gpu_backend.h"
+
+#include "worker/comm/nccl/nccl_communicator.h"
+#include "worker/device/cuda/cuda_device.h"
+
+namespace kvern {
+inline namespace KVERN_GPU_BUILD {
+namespace {
+
+class Backend final : public GpuBackend {
+ public:
+  const char* name() const override { return GpuBuildName(); }
+  absl::StatusOr<std::unique_ptr<Device>> NewDevice(const GpuDeviceConfig& config) const override {
+    return CudaDevice::Open(config);
+  }
+  absl::StatusOr<std::unique_ptr<Communicator>> NewCommunicator(
+      Device* device, std::unique_ptr<Communicator> control, bool ordered,
+      Duration timeout) const override {
+    auto& context = static_cast<CudaDevice*>(device)->context();
+    return NcclCommunicator::Meet(context, std::move(control), ordered, timeout);
+  }
+};
+
+}  // namespace
+}  // namespace KVERN_GPU_BUILD
+
+#ifdef KVERN_GPU_PLUGIN
+// How whoever loads the plugin finds it.
+extern "C" const GpuBackend* KvernGpuBackend() {
+  static const Backend backend;
+  return &backend;
+}
+#else
+const GpuBackend& EmulatedBackend() {
+  static const Backend backend;
+  return backend;
+}
+#endif
+
+}  // namespace kvern

@@ -1,0 +1,37 @@
+// What a kind of GPU brings: devices, and a communicator between them. The emulated kind is linked;
+// others come as plugins, so that no program needs their libraries to start.
+#pragma once
+
+#include <memory>
+
+#include "cluster/base/status.h"
+#include "cluster/base/time.h"
+#include "worker/comm/communicator.h"
+#include "worker/device/gpu_device.h"
+
+namespace kvern {
+
+class GpuBackend {
+ public:
+  virtual ~GpuBackend() = default;
+
+  // "emulated", "cuda".
+  virtual const char* name() const = 0;
+
+  // FailedPrecondition, saying why, when there is no usable GPU.
+  virtual absl::StatusOr<std::unique_ptr<Device>> NewDevice(
+      const GpuDeviceConfig& config) const = 0;
+
+  // A communicator that adds up device memory by NCCL and carries host memory over `control`, which
+  // all ranks must have. Every rank calls it, each with its own device of this backend; the ranks
+  // meet within `timeout`, else DeadlineExceeded names those that did not. `ordered`: sums are
+  // added in rank order whatever their size. `device` outlives the communicator.
+  virtual absl::StatusOr<std::unique_ptr<Communicator>> NewCommunicator(
+      Device* device, std::unique_ptr<Communicator> control, bool ordered,
+      Duration timeout) const = 0;
+};
+
+// GPUs on the CPU: the same source over kernels/simt.
+const GpuBackend& EmulatedBackend();
+
+}  // namespace kvern

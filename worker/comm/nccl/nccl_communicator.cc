@@ -1,0 +1,186 @@
+#include "worker/comm/nccl/nccl_communicator.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <cstring>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cluster/base/check.h"
+#include "cluster/base/clock.h"
+#include "kernels/cuda/launch.h"
+
+namespace kvern::inline KVERN_GPU_BUILD {
+namespace {
+
+// An ordered sum gathers pieces of this many values of each rank: 4 MiB.
+constexpr size_t kPieceValues = 1 << 20;
+// How long an abort may take before the process ends instead: aborts that never return are on
+// record (NCCL's issues 549, 829, 1013), and a group that has failed ends as a whole anyway.
+constexpr auto kAbortPatience = std::chrono::seconds(2);
+
+// What each rank tells the others of its attempt to connect.
+struct Report {
+  int32_t failed;
+  char reason[252];
+};
+
+// The calling thread's wait for `comm` to be gone, however it goes.
+void AbortWithin(ncclComm_t comm, int device) {
+  struct State {
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool done = false;
+  };
+  auto state = std::make_shared<State>();
+  std::thread([state, comm, device] {
+    cudaSetDevice(device);
+    ncclCommAbort(comm);
+    const std::lock_guard lock(state->mutex);
+    state->done = true;
+    state->changed.notify_all();
+  }).detach();
+  std::unique_lock lock(state->mutex);
+  if (state->changed.wait_for(lock, kAbortPatience, [&] { return state->done; })) return;
+  std::fprintf(stderr, "kvern: NCCL did not abort within 2 s, this rank ends\n");
+  _exit(1);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Communicator>> NcclCommunicator::Meet(
+    CudaContext& context, std::unique_ptr<Communicator> control, bool ordered, Duration timeout) {
+  std::unique_ptr<NcclCommunicator> made(new NcclCommunicator(context, std::move(control)));
+  Communicator& peers = *made->control_;
+  peers.SetTimeout(timeout);
+  Report mine = {};
+  const absl::Status connected = made->Connect(timeout);
+  mine.failed = connected.ok() ? 0 : 1;
+  std::snprintf(mine.reason, sizeof(mine.reason), "%s", std::string(connected.message()).c_str());
+  // A rank that never comes is named by the other communicator.
+  std::vector<Report> all(static_cast<size_t>(peers.world()));
+  KVERN_RETURN_IF_ERROR(peers.AllGather(&mine, sizeof(mine), all.data()));
+  std::string failures;
+  for (size_t r = 0; r < all.size(); ++r) {
+    if (all[r].failed != 0) absl::StrAppend(&failures, "; rank ", r, ": ", all[r].reason);
+  }
+  if (!failures.empty()) {
+    const std::string text = absl::StrCat("NCCL did not connect the ranks", failures);
+    return absl::IsDeadlineExceeded(connected) ? absl::DeadlineExceededError(text)
+                                               : absl::UnavailableError(text);
+  }
+  if (ordered && peers.world() > 1) {
+    const size_t bytes = kPieceValues * sizeof(float) * static_cast<size_t>(peers.world());
+    KVERN_ASSIGN_OR_RETURN(made->gathered_, DeviceMemory::Allocate(context, bytes));
+  }
+  context.SetWatch([self = made.get()](int64_t waited) { return self->Look(waited); });
+  return std::unique_ptr<Communicator>(std::move(made));
+}
+
+NcclCommunicator::~NcclCommunicator() {
+  context_.SetWatch(nullptr);
+  if (comm_ != nullptr) AbortWithin(comm_, context_.index());
+}
+
+absl::Status NcclCommunicator::Connect(Duration timeout) {
+  ncclUniqueId id = {};
+  context_.Enter();
+  ncclResult_t made = ncclSuccess;
+  if (rank() == 0) made = ncclGetUniqueId(&id);
+  // All ranks take part even when rank 0 has none to give: they fail together.
+  KVERN_RETURN_IF_ERROR(control_->Broadcast(&id, sizeof(id), 0));
+  KVERN_RETURN_IF_ERROR(CallStatus(made, "making a unique id"));
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  const ncclResult_t result = ncclCommInitRankConfig(&comm_, world(), id, rank(), &config);
+  if (result != ncclSuccess && result != ncclInProgress) return CallStatus(result, "connecting");
+  return Settle(timeout);
+}
+
+absl::Status NcclCommunicator::Settle(Duration timeout) {
+  const Time deadline = MonotonicNow() + timeout;
+  while (true) {
+    ncclResult_t state = ncclSuccess;
+    KVERN_RETURN_IF_ERROR(CallStatus(ncclCommGetAsyncError(comm_, &state), "asking for errors"));
+    if (state != ncclInProgress) return CallStatus(state, "connecting");
+    if (aborted_.load()) return Unavailable("the group was aborted");
+    if (MonotonicNow() >= deadline) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("not connected within ", timeout / kMillisecond, " ms"));
+    }
+    sched_yield();
+  }
+}
+
+absl::Status NcclCommunicator::CallStatus(ncclResult_t result, const char* what) {
+  if (result == ncclSuccess) return absl::OkStatus();
+  std::string detail = ncclGetErrorString(result);
+  const char* last = ncclGetLastError(comm_);
+  if (last != nullptr && *last != '\0') absl::StrAppend(&detail, ": ", last);
+  return Unavailable("NCCL, ", what, ": ", detail);
+}
+
+absl::Status NcclCommunicator::Look(Duration waited) {
+  if (aborted_.load()) return Unavailable("the group was aborted");
+  ncclResult_t state = ncclSuccess;
+  KVERN_RETURN_IF_ERROR(CallStatus(ncclCommGetAsyncError(comm_, &state), "asking for errors"));
+  if (state != ncclInProgress) KVERN_RETURN_IF_ERROR(CallStatus(state, "a sum over the ranks"));
+  const Duration timeout = timeout_.load();
+  if (waited < timeout) return absl::OkStatus();
+  return Unavailable("a step with sums over the ranks did not end within ", timeout / kMillisecond,
+                     " ms: some rank hangs");
+}
+
+absl::Status NcclCommunicator::AllReduceSum(Tensor data) {
+  KVERN_CHECK(data.dtype == DType::kF32 && (data.stride == data.cols || data.rows <= 1));
+  KVERN_RETURN_IF_ERROR(context_.status());
+  if (aborted_.load()) return Unavailable("the group was aborted");
+  const auto count = static_cast<size_t>(data.rows * data.cols);
+  if (count == 0 || world() == 1) return absl::OkStatus();
+  if (gathered_.data() != nullptr) return SumInOrder(data.f32(), count);
+  const ncclResult_t result =
+      ncclAllReduce(data.data, data.data, count, ncclFloat32, ncclSum, comm_, context_.stream());
+  if (result == ncclInProgress) return Settle(timeout_.load());
+  return CallStatus(result, "a sum over the ranks");
+}
+
+absl::Status NcclCommunicator::SumInOrder(float* data, size_t count) {
+  for (size_t done = 0; done < count;) {
+    const size_t piece = std::min(kPieceValues, count - done);
+    const ncclResult_t result =
+        ncclAllGather(data + done, gathered_.data(), piece, ncclFloat32, comm_, context_.stream());
+    if (result == ncclInProgress) {
+      KVERN_RETURN_IF_ERROR(Settle(timeout_.load()));
+    } else {
+      KVERN_RETURN_IF_ERROR(CallStatus(result, "gathering from the ranks"));
+    }
+    gpu::AddOrderedArgs args;
+    args.in = static_cast<const float*>(gathered_.data());
+    args.ranks = world();
+    args.count = static_cast<int64_t>(piece);
+    args.out = data + done;
+    KVERN_RETURN_IF_ERROR(
+        CudaStatus(gpu::LaunchAddOrdered(args, context_.stream()), "add_ordered"));
+    done += piece;
+  }
+  return absl::OkStatus();
+}
+
+void NcclCommunicator::SetTimeout(Duration timeout) {
+  timeout_ = timeout;
+  control_->SetTimeout(timeout);
+}
+
+void NcclCommunicator::Abort() {
+  aborted_ = true;
+  control_->Abort();
+}
+
+}  // namespace kvern::inline KVERN_GPU_BUILD

@@ -1,0 +1,61 @@
+// Sums over the GPUs of a group, by NCCL; host memory goes over another communicator.
+#pragma once
+
+#include <nccl.h>
+
+#include <atomic>
+#include <memory>
+
+#include "cluster/base/time.h"
+#include "worker/comm/communicator.h"
+#include "worker/device/cuda/cuda_memory.h"
+
+namespace kvern::inline KVERN_GPU_BUILD {
+
+// A sum is enqueued on the device's compute stream and may be recorded into a graph; whether it
+// came about shows when the device is waited for: while that lasts, this communicator looks for
+// NCCL's own errors, for Abort, and for the timeout, since NCCL itself waits for ever. Plans and
+// candidates are host memory and small: they take the short way over `control`, by which a dead
+// peer is noticed too.
+class NcclCommunicator final : public Communicator {
+ public:
+  // See GpuBackend::NewCommunicator.
+  static absl::StatusOr<std::unique_ptr<Communicator>> Meet(CudaContext& context,
+                                                            std::unique_ptr<Communicator> control,
+                                                            bool ordered, Duration timeout);
+  ~NcclCommunicator() override;
+
+  int rank() const override { return control_->rank(); }
+  int world() const override { return control_->world(); }
+  // data: device memory.
+  absl::Status AllReduceSum(Tensor data) override;
+  absl::Status AllGather(const void* in, size_t bytes, void* out) override {
+    return control_->AllGather(in, bytes, out);
+  }
+  absl::Status Broadcast(void* data, size_t bytes, int root) override {
+    return control_->Broadcast(data, bytes, root);
+  }
+  absl::Status Barrier() override { return control_->Barrier(); }
+  void SetTimeout(Duration timeout) override;
+  void Abort() override;
+
+ private:
+  NcclCommunicator(CudaContext& context, std::unique_ptr<Communicator> control)
+      : context_(context), control_(std::move(control)) {}
+
+  absl::Status Connect(Duration timeout);
+  // Waits until NCCL is done with what it does in the background.
+  absl::Status Settle(Duration timeout);
+  absl::Status CallStatus(ncclResult_t result, const char* what);
+  absl::Status Look(Duration waited);
+  absl::Status SumInOrder(float* data, size_t count);
+
+  CudaContext& context_;
+  std::unique_ptr<Communicator> control_;
+  ncclComm_t comm_ = nullptr;
+  DeviceMemory gathered_;  // for ordered sums: one piece of each rank
+  std::atomic<Duration> timeout_{30 * kSecond};
+  std::atomic<bool> aborted_{false};
+};
+
+}  // namespace kvern::inline KVERN_GPU_BUILD

@@ -1,0 +1,105 @@
+#include "worker/device/cuda/cuda_context.h"
+
+#include <poll.h>
+#include <sched.h>
+
+#include <ctime>
+
+#include "cluster/base/clock.h"
+
+namespace kvern::inline KVERN_GPU_BUILD {
+namespace {
+
+// A step takes milliseconds: the first looks cost nothing, later ones leave the core to others.
+constexpr int64_t kYieldAfterNs = 20'000;
+constexpr int64_t kNapAfterNs = 500'000;
+constexpr timespec kNap = {0, 50'000};
+
+void Pause(int64_t waited_ns) {
+  if (waited_ns > kNapAfterNs) {
+    nanosleep(&kNap, nullptr);
+  } else if (waited_ns > kYieldAfterNs) {
+    sched_yield();
+  }
+}
+
+}  // namespace
+
+absl::Status CudaStatus(cudaError_t error, std::string_view what) {
+  if (error == cudaSuccess) return absl::OkStatus();
+  std::string message = absl::StrCat(ToAbsl(what), ": ", cudaGetErrorString(error), " (",
+                                     cudaGetErrorName(error), ")");
+  if (error == cudaErrorMemoryAllocation) return absl::ResourceExhaustedError(message);
+  return absl::InternalError(message);
+}
+
+absl::StatusOr<std::unique_ptr<CudaContext>> CudaContext::Open(int index) {
+  int count = 0;
+  cudaError_t error = cudaGetDeviceCount(&count);
+  if (error != cudaSuccess || count == 0) {
+    return FailedPrecondition("no usable GPU: ",
+                              cudaGetErrorString(error == cudaSuccess ? cudaErrorNoDevice : error));
+  }
+  if (index < 0 || index >= count) {
+    return InvalidArgument("GPU ", index, ", this machine has ", count);
+  }
+  KVERN_RETURN_IF_ERROR(CudaStatus(cudaSetDevice(index), "cudaSetDevice"));
+  cudaDeviceProp properties;
+  KVERN_RETURN_IF_ERROR(
+      CudaStatus(cudaGetDeviceProperties(&properties, index), "cudaGetDeviceProperties"));
+  constexpr int kMinMajor = 8;
+  if (properties.major < kMinMajor) {
+    return FailedPrecondition("GPU ", index, " (", properties.name, ") has compute capability ",
+                              properties.major, ".", properties.minor, ", needed: 8.0");
+  }
+  std::unique_ptr<CudaContext> context(new CudaContext(index, properties));
+  KVERN_RETURN_IF_ERROR(
+      CudaStatus(cudaStreamCreateWithFlags(&context->stream_, cudaStreamNonBlocking),
+                 "cudaStreamCreateWithFlags"));
+  KVERN_RETURN_IF_ERROR(
+      CudaStatus(cudaEventCreateWithFlags(&context->reached_, cudaEventDisableTiming),
+                 "cudaEventCreateWithFlags"));
+  return context;
+}
+
+CudaContext::~CudaContext() {
+  Enter();
+  if (reached_ != nullptr) cudaEventDestroy(reached_);
+  if (stream_ != nullptr) cudaStreamDestroy(stream_);
+}
+
+void CudaContext::Enter() const { cudaSetDevice(index_); }
+
+void CudaContext::Check(cudaError_t error, const char* what) {
+  if (error != cudaSuccess) Fail(CudaStatus(error, absl::StrCat("GPU ", index_, ": ", what)));
+}
+
+void CudaContext::Fail(const absl::Status& status) {
+  if (status_.ok()) status_ = status;
+}
+
+absl::Status CudaContext::Wait() {
+  Enter();
+  Check(cudaEventRecord(reached_, stream_), "cudaEventRecord");
+  return WaitFor(reached_);
+}
+
+absl::Status CudaContext::WaitFor(cudaEvent_t event) {
+  Enter();
+  const Time start = MonotonicNow();
+  while (status_.ok()) {
+    const cudaError_t error = cudaEventQuery(event);
+    if (error != cudaErrorNotReady) {
+      Check(error, "a step");
+      // Whoever waited may now read what a failed collective left.
+      if (error == cudaSuccess && watch_ != nullptr) Fail(watch_(0));
+      break;
+    }
+    const int64_t waited = MonotonicNow() - start;
+    if (watch_ != nullptr) Fail(watch_(waited));
+    Pause(waited);
+  }
+  return status_;
+}
+
+}  // namespace kvern::inline KVERN_GPU_BUILD

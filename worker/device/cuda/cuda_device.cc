@@ -1,0 +1,156 @@
+#include "worker/device/cuda/cuda_device.h"
+
+#include <atomic>
+#include <thread>
+
+#include "cluster/base/check.h"
+#include "worker/device/cuda/cuda_matrix.h"
+
+#define KVERN_TEXT_OF(name) #name
+#define KVERN_EXPANDED_TEXT_OF(name) KVERN_TEXT_OF(name)
+
+namespace kvern::inline KVERN_GPU_BUILD {
+namespace {
+
+class CudaBuffer final : public Buffer {
+ public:
+  explicit CudaBuffer(DeviceMemory memory) : memory_(std::move(memory)) {}
+  void* data() override { return memory_.data(); }
+  size_t bytes() const override { return memory_.bytes(); }
+
+ private:
+  DeviceMemory memory_;
+};
+
+class CudaKvCache final : public KvCache {
+ public:
+  CudaKvCache(const KvCacheShape& shape, DeviceMemory memory)
+      : shape_(shape), memory_(std::move(memory)) {}
+  const KvCacheShape& shape() const override { return shape_; }
+  void* data() override { return memory_.data(); }
+
+ private:
+  const KvCacheShape shape_;
+  DeviceMemory memory_;
+};
+
+class CudaGraph final : public Graph {
+ public:
+  CudaGraph(CudaContext& context, cudaGraphExec_t exec) : context_(context), exec_(exec) {}
+  ~CudaGraph() override {
+    context_.Enter();
+    cudaGraphExecDestroy(exec_);
+  }
+  absl::Status Launch() override {
+    context_.Enter();
+    return CudaStatus(cudaGraphLaunch(exec_, context_.stream()), "cudaGraphLaunch");
+  }
+
+ private:
+  CudaContext& context_;
+  cudaGraphExec_t exec_;
+};
+
+}  // namespace
+
+const char* GpuBuildName() { return KVERN_EXPANDED_TEXT_OF(KVERN_GPU_BUILD); }
+
+absl::StatusOr<std::unique_ptr<Device>> CudaDevice::Open(const GpuDeviceConfig& config) {
+  KVERN_ASSIGN_OR_RETURN(auto context, CudaContext::Open(config.index));
+  std::unique_ptr<CudaDevice> device(new CudaDevice(std::move(context), config.host_threads));
+  KVERN_ASSIGN_OR_RETURN(device->ops_, CudaOps::Create(*device->context_, config.batch_invariant));
+  return std::unique_ptr<Device>(std::move(device));
+}
+
+CudaDevice::~CudaDevice() { context_->Enter(); }
+
+std::string CudaDevice::description() const {
+  const cudaDeviceProp& properties = context_->properties();
+  return absl::StrCat("GPU ", context_->index(), " (", properties.name, ", compute capability ",
+                      properties.major, ".", properties.minor, ")");
+}
+
+absl::StatusOr<std::unique_ptr<Buffer>> CudaDevice::Allocate(size_t bytes) {
+  KVERN_ASSIGN_OR_RETURN(DeviceMemory memory, arena_.Allocate(bytes));
+  KVERN_RETURN_IF_ERROR(CudaStatus(
+      cudaMemsetAsync(memory.data(), 0, memory.bytes(), context_->stream()), "cudaMemsetAsync"));
+  return std::unique_ptr<Buffer>(new CudaBuffer(std::move(memory)));
+}
+
+absl::StatusOr<std::unique_ptr<Matrix>> CudaDevice::NewMatrix(WeightFormat, int64_t rows,
+                                                              int64_t cols) {
+  return CudaMatrix::Create(*context_, arena_, rows, cols);
+}
+
+absl::StatusOr<std::unique_ptr<KvCache>> CudaDevice::NewKvCache(const KvCacheShape& shape) {
+  if (shape.num_blocks <= 0 || shape.num_layers <= 0 || shape.kv_heads <= 0 ||
+      shape.head_dim <= 0) {
+    return InvalidArgument("KV cache of ", shape.num_blocks, " blocks, ", shape.num_layers,
+                           " layers, ", shape.kv_heads, " KV heads, head_dim ", shape.head_dim,
+                           ": all must be positive");
+  }
+  size_t bytes = 0;
+  if (__builtin_mul_overflow(static_cast<size_t>(shape.num_blocks), shape.BlockBytes(), &bytes)) {
+    return ResourceExhausted("KV cache of ", shape.num_blocks, " blocks of ", shape.BlockBytes(),
+                             " bytes overflows 64 bits");
+  }
+  KVERN_ASSIGN_OR_RETURN(DeviceMemory memory, DeviceMemory::Allocate(*context_, bytes));
+  return std::unique_ptr<KvCache>(new CudaKvCache(shape, std::move(memory)));
+}
+
+absl::StatusOr<std::unique_ptr<Batch>> CudaDevice::NewBatch(const BatchLimits& limits) {
+  return CudaBatch::Create(*context_, limits);
+}
+
+absl::Status CudaDevice::CopyToDevice(void* target, const void* source, size_t bytes) {
+  context_->Enter();
+  context_->Check(
+      cudaMemcpyAsync(target, source, bytes, cudaMemcpyHostToDevice, context_->stream()),
+      "copying to the GPU");
+  return context_->Wait();
+}
+
+absl::Status CudaDevice::CopyToHost(void* target, const void* source, size_t bytes) {
+  // A copy to pageable memory blocks until it is done; a wait before it can be ended.
+  KVERN_RETURN_IF_ERROR(context_->Wait());
+  context_->Check(
+      cudaMemcpyAsync(target, source, bytes, cudaMemcpyDeviceToHost, context_->stream()),
+      "copying from the GPU");
+  return context_->Wait();
+}
+
+void CudaDevice::ParallelFor(int64_t count, const std::function<void(int64_t)>& body) {
+  std::atomic<int64_t> next{0};
+  const auto work = [&] {
+    context_->Enter();
+    for (int64_t i = next++; i < count; i = next++) body(i);
+  };
+  std::vector<std::thread> helpers;
+  for (int i = 1; i < host_threads_ && i < count; ++i) helpers.emplace_back(work);
+  work();
+  for (std::thread& helper : helpers) helper.join();
+}
+
+absl::StatusOr<std::unique_ptr<Graph>> CudaDevice::Record(
+    const std::function<absl::Status()>& body) {
+  context_->Enter();
+  cudaStream_t stream = context_->stream();
+  // Other ranks of this process may allocate meanwhile: only this thread must not.
+  KVERN_RETURN_IF_ERROR(CudaStatus(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal),
+                                   "cudaStreamBeginCapture"));
+  const absl::Status recorded = body();
+  cudaGraph_t graph = nullptr;
+  const absl::Status ended =
+      CudaStatus(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
+  KVERN_RETURN_IF_ERROR(recorded);
+  KVERN_RETURN_IF_ERROR(context_->status());
+  KVERN_RETURN_IF_ERROR(ended);
+  cudaGraphExec_t exec = nullptr;
+  const absl::Status made =
+      CudaStatus(cudaGraphInstantiate(&exec, graph, 0), "cudaGraphInstantiate");
+  cudaGraphDestroy(graph);
+  KVERN_RETURN_IF_ERROR(made);
+  return std::unique_ptr<Graph>(new CudaGraph(*context_, exec));
+}
+
+}  // namespace kvern::inline KVERN_GPU_BUILD

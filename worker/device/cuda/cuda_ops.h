@@ -1,0 +1,55 @@
+// The operations of ops.h on a GPU: checks shapes, enqueues kernels and products.
+#pragma once
+
+#include <vector>
+
+#include "kernels/cuda/launch.h"
+#include "worker/device/cuda/cuda_batch.h"
+#include "worker/device/cuda/cuda_matmul.h"
+#include "worker/device/ops.h"
+
+namespace kvern::inline KVERN_GPU_BUILD {
+
+// All calls from the rank's thread. What fails is kept by the context; Device::Synchronize tells.
+class CudaOps final : public Ops {
+ public:
+  static absl::StatusOr<std::unique_ptr<CudaOps>> Create(CudaContext& context,
+                                                         bool batch_invariant);
+
+  void Embed(const Batch& batch, const Matrix& table, int64_t vocab_begin, Tensor out) override;
+  void RmsNorm(Tensor x, const float* weight, float eps, Tensor out) override;
+  void AddRmsNorm(Tensor delta, Tensor x, const float* weight, float eps, Tensor out) override;
+  void MatMul(Tensor x, const Matrix& weight, const float* bias, Tensor out) override;
+  void RopeAndStoreKv(Tensor qkv, int64_t q_heads, const RopeTable& rope, const Batch& batch,
+                      int64_t layer, KvCache& cache) override;
+  void Attention(Tensor q, int64_t q_heads, const Batch& batch, int64_t layer, const KvCache& cache,
+                 Tensor out) override;
+  void SwiGlu(Tensor gate_up, Tensor out) override;
+  void GatherLogitRows(const Batch& batch, Tensor x, Tensor out) override;
+  void CopyBlocks(std::span<const std::pair<uint32_t, uint32_t>> from_to, KvCache& cache) override;
+  void TopCandidates(Tensor logits, int64_t row, int64_t k, std::vector<Candidate>& out) override;
+  LogSumExpPart LogSumExp(Tensor logits, int64_t row, float inverse_temperature) override;
+  Candidate GumbelMax(Tensor logits, int64_t row, float inverse_temperature, uint64_t key,
+                      int64_t vocab_begin) override;
+
+ private:
+  CudaOps(CudaContext& context, std::unique_ptr<CudaMatMul> matmul)
+      : context_(context), matmul_(std::move(matmul)) {}
+
+  void Check(cudaError_t error, const char* what) { context_.Check(error, what); }
+  void Norm(const Tensor* delta, Tensor x, const float* weight, float eps, Tensor out);
+  // Sends a request for one row, and returns the kernel's view of it.
+  gpu::LogitsArgs Request(Tensor logits, const gpu::SampleRow& row);
+  // Waits for what a sampling kernel left in results_; false if it failed.
+  bool Receive(size_t bytes);
+  void TopOfCopy(Tensor logits, int64_t row, int64_t k, std::vector<Candidate>& out);
+
+  CudaContext& context_;
+  std::unique_ptr<CudaMatMul> matmul_;
+  PinnedMemory staging_;  // requests of sampling, pairs of blocks
+  DeviceMemory requests_;
+  DeviceMemory results_;
+  PinnedMemory received_;
+};
+
+}  // namespace kvern::inline KVERN_GPU_BUILD
