@@ -47,6 +47,7 @@ void Complete(WorkerConfig& config) {
   absl::StatusOr<RankConfig> rank = ToRankConfig(config.rank_options, config.place.world);
   if (!rank.ok()) UsageError(std::string(rank.status().message()));
   config.rank_config = *rank;
+  config.rank_config.gpu_index = static_cast<int>(config.place.gpu_index);
   config.rank_config.rank = static_cast<uint32_t>(config.place.rank);
   config.rank_config.world = static_cast<uint32_t>(config.place.world);
 }
@@ -73,6 +74,9 @@ WorkerConfig ParseCommandLine(int argc, char** argv) {
   options.Count("group-incarnation", "N",
                 "the same for all ranks of one start of the group (0: the router counts)",
                 &config.group_incarnation, 0, INT64_MAX);
+  options.Count("gpu-index", "N",
+                "this rank's of the host's GPUs (default: LOCAL_RANK or the rank)",
+                &config.place.gpu_index, 0, kMaxGpuIndex);
   options.String("model-name", "NAME", "served name (empty: the file's)", &config.model_name);
   AddRankOptions(options, config.rank_options);
   options.Logging();
@@ -133,8 +137,7 @@ absl::Status RunWorker(const WorkerConfig& config) {
   }
   KVERN_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> comm, Meet(config, meeting, start));
   // A rank that is late by the lease has cost the group its place already; the sooner it is new.
-  comm->SetTimeout(start.lease_ms * kMillisecond);
-  rank->SetCommunicator(std::move(comm));
+  KVERN_RETURN_IF_ERROR(rank->SetCommunicator(std::move(comm), start.lease_ms * kMillisecond));
   Log(LogLevel::kInfo, "rank_started",
       {{"group", config.group}, {"rank", config.place.rank}, {"kv_blocks", start.kv_blocks}});
   return rank->Run(start, config.place.rank == 0 ? link.get() : nullptr);

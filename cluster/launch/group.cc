@@ -23,8 +23,8 @@ absl::Status Group::Start(const LaunchConfig& config, const std::string& worker_
   started_ = now;
   ranks_.clear();
   for (int64_t rank = 0; rank < config.tp; ++rank) {
-    absl::StatusOr<ChildProcess> child =
-        ChildProcess::Spawn(WorkerArguments(config, {name_, incarnation, rank}, worker_endpoint));
+    absl::StatusOr<ChildProcess> child = ChildProcess::Spawn(
+        WorkerArguments(config, {name_, incarnation, rank, index_}, worker_endpoint));
     if (!child.ok()) {
       ranks_.clear();
       return child.status();

@@ -52,7 +52,8 @@ class Group {
  public:
   enum class State { kWaiting, kRunning, kDying, kLeft };
 
-  explicit Group(std::string name) : name_(std::move(name)) {}
+  // The index-th group of this host.
+  explicit Group(int64_t index) : index_(index), name_(GroupName(index)) {}
 
   const std::string& name() const { return name_; }
   State state() const { return state_; }
@@ -86,6 +87,7 @@ class Group {
  private:
   GroupDeath DeathOf(size_t rank) const;
 
+  int64_t index_;
   std::string name_;
   State state_ = State::kWaiting;
   uint64_t incarnation_ = 0;

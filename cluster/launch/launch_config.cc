@@ -47,16 +47,20 @@ std::function<absl::Status(std::string_view)> CheckCount(int64_t min, int64_t ma
 }
 
 absl::Status CheckDevice(std::string_view text) {
-  if (text == "cpu" || text == "auto") return absl::OkStatus();
-  if (text == "cuda" || text == "emulated") {
-    return Unimplemented("'", ToAbsl(text), "' is not built yet, allowed: cpu, auto");
+  if (text == "cpu" || text == "emulated" || text == "auto") return absl::OkStatus();
+  if (text == "cuda") {
+    return Unimplemented("'", ToAbsl(text), "' is not built yet, allowed: cpu, emulated, auto");
   }
-  return InvalidArgument("'", ToAbsl(text), "', allowed: cpu, auto");
+  return InvalidArgument("'", ToAbsl(text), "', allowed: cpu, emulated, auto");
 }
 
 void WorkerOptions(Options& options, LaunchConfig* config) {
   std::vector<PassedOption>* worker = &config->worker_options;
-  options.Custom("device", "cpu|auto", "where the ranks compute (default auto: cpu)", CheckDevice);
+  Passed(options, "device", "cpu|emulated|auto", "where the ranks compute (default auto: cpu)",
+         worker, [config](std::string_view text) {
+           config->on_gpus = text == "emulated";
+           return CheckDevice(text);
+         });
   Passed(options, "kv-memory", "SIZE", "KV cache per rank (default: 25 % of memory / ranks)",
          worker, CheckSize);
   Passed(options, "kv-blocks", "N", "KV cache per group in blocks of 16 tokens", worker,
@@ -217,6 +221,11 @@ std::vector<std::string> WorkerArguments(const LaunchConfig& config, const RankP
                                    absl::StrCat(place.rank),
                                    "--world",
                                    absl::StrCat(config.tp)};
+  if (config.on_gpus) {
+    argv.push_back("--gpu-index");
+    argv.push_back(absl::StrCat(place.group_index * config.tp + place.rank));
+  }
+  if (config.batch_invariant) argv.push_back("--batch-invariant");
   Append(argv, config.worker_options);
   return argv;
 }

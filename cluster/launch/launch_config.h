@@ -25,7 +25,8 @@ struct LaunchConfig {
   std::string status = "127.0.0.1:5580";
   int64_t ready_fd = -1;         // -1: none
   std::string ready_file;        // empty: none
-  bool batch_invariant = false;  // the CPU, the only device so far, always is
+  bool batch_invariant = false;  // the CPU always is
+  bool on_gpus = false;          // each rank has one of its own
   bool json_log = false;
   std::vector<PassedOption> router_options;
   std::vector<PassedOption> worker_options;
@@ -39,6 +40,7 @@ struct RankPlace {
   std::string group;
   uint64_t group_incarnation = 0;
   int64_t rank = 0;
+  int64_t group_index = 0;
 };
 
 // "group-0" and so on.

@@ -47,7 +47,7 @@ int PollTimeout(Time now, Time deadline) {
 
 Supervisor::Supervisor(LaunchConfig config, int signals)
     : config_(std::move(config)), signals_(signals), outlet_(STDERR_FILENO) {
-  for (int64_t i = 0; i < config_.replicas; ++i) groups_.emplace_back(GroupName(i));
+  for (int64_t i = 0; i < config_.replicas; ++i) groups_.emplace_back(i);
 }
 
 int Supervisor::Run() {

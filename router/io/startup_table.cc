@@ -37,11 +37,11 @@ std::string Startup(const Join& rank) {
 std::string StartupTable(const GroupStatus& group, uint32_t max_seq_len) {
   std::string table = absl::StrFormat(
       "group %s: %d ranks, %u KV blocks of %u tokens = %u tokens\n"
-      "  rank  device      weights   workspace  KV/token      KV blocks  start\n",
+      "  rank  device             weights   workspace  KV/token      KV blocks  start\n",
       group.name, group.ranks.size(), group.total_blocks, kBlockSize,
       group.total_blocks * kBlockSize);
   for (const Join& rank : group.ranks) {
-    absl::StrAppendFormat(&table, "  %4u  %-6s %12s %11s %9s %14u  %s\n", rank.rank, rank.device,
+    absl::StrAppendFormat(&table, "  %4u  %-13s %12s %11s %9s %14u  %s\n", rank.rank, rank.device,
                           Size(rank.weights_bytes), Size(rank.workspace_bytes),
                           Size(rank.bytes_per_token), rank.kv_blocks, Startup(rank));
   }

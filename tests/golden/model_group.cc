@@ -100,15 +100,23 @@ json ReadJson(const std::string& path) {
 
 absl::Status ModelGroup::LoadRank(int index) {
   Rank& rank = ranks_[static_cast<size_t>(index)];
-  KVERN_ASSIGN_OR_RETURN(rank.device, NewCpuDevice({.threads = options_.threads}));
+  if (options_.gpu == nullptr) {
+    KVERN_ASSIGN_OR_RETURN(rank.device, NewCpuDevice({.threads = options_.threads}));
+  } else {
+    KVERN_ASSIGN_OR_RETURN(
+        rank.device, options_.gpu->NewDevice({index, options_.threads, options_.batch_invariant}));
+    KVERN_ASSIGN_OR_RETURN(rank.comm,
+                           options_.gpu->NewCommunicator(rank.device.get(), std::move(rank.comm),
+                                                         options_.batch_invariant, 10 * kSecond));
+  }
   KVERN_ASSIGN_OR_RETURN(rank.weights,
                          LoadWeights(*checkpoint_, options_.weights, index, options_.world,
                                      config().max_seq_len, *rank.device));
   KVERN_ASSIGN_OR_RETURN(
-      rank.decoder,
-      Decoder::Create(rank.weights.get(), rank.device.get(), rank.comm.get(),
-                      {.max_tokens = options_.max_tokens,
-                       .max_logit_rows = std::min<int64_t>(64, options_.max_tokens)}));
+      rank.decoder, Decoder::Create(rank.weights.get(), rank.device.get(), rank.comm.get(),
+                                    {.max_tokens = options_.max_tokens,
+                                     .max_logit_rows = std::min<int64_t>(64, options_.max_tokens),
+                                     .graphs = options_.graphs}));
   KvCacheShape shape;
   shape.num_blocks = BlocksFor(options_.kv_tokens);
   shape.num_layers = config().num_layers;
@@ -130,9 +138,14 @@ std::unique_ptr<ModelGroup> ModelGroup::Load(const std::string& path, const Grou
   group->checkpoint_ = *std::move(checkpoint);
   auto comms = NewLocalGroup(options.world);
   group->ranks_.resize(static_cast<size_t>(options.world));
-  for (int r = 0; r < options.world; ++r) {
-    group->ranks_[static_cast<size_t>(r)].comm = std::move(comms[static_cast<size_t>(r)]);
-    absl::Status status = group->LoadRank(r);
+  std::vector<absl::Status> results(group->ranks_.size());
+  std::vector<std::thread> threads;  // GPUs meet when they are loaded
+  for (size_t r = 0; r < group->ranks_.size(); ++r) {
+    group->ranks_[r].comm = std::move(comms[r]);
+    threads.emplace_back([&, r] { results[r] = group->LoadRank(static_cast<int>(r)); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const absl::Status& status : results) {
     EXPECT_TRUE(status.ok()) << status;
     if (!status.ok()) return nullptr;
   }

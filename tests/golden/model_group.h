@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "schemas/files/checkpoint.h"
-#include "worker/comm/communicator.h"
+#include "worker/comm/nccl/gpu_backend.h"
 #include "worker/device/device.h"
 #include "worker/model/decoder.h"
 #include "worker/model/sampler.h"
@@ -17,7 +17,10 @@ namespace kvern {
 
 struct GroupOptions {
   int world = 1;
-  int threads = 1;  // of each rank
+  int threads = 1;                  // of each rank
+  const GpuBackend* gpu = nullptr;  // null: the CPU
+  bool batch_invariant = false;     // for GPUs
+  bool graphs = true;               // for GPUs
   WeightChoice weights = WeightChoice::kAuto;
   DType kv = DType::kF32;
   int64_t max_tokens = 512;  // of a step

@@ -60,8 +60,10 @@ void LocalGroup::RunRank(size_t index, std::unique_ptr<Communicator> comm) {
   if (!rank.ok()) return;
   std::optional<GroupStart> start = AwaitStart();
   if (!start) return;
-  (*rank)->SetCommunicator(std::move(comm));
-  Ended((*rank)->Run(*start, index == 0 ? &port_ : nullptr));
+  constexpr Duration kTimeout = 30 * kSecond;
+  absl::Status status = (*rank)->SetCommunicator(std::move(comm), kTimeout);
+  if (status.ok()) status = (*rank)->Run(*start, index == 0 ? &port_ : nullptr);
+  Ended(status);
 }
 
 void LocalGroup::Opened(size_t index, const absl::StatusOr<std::unique_ptr<Rank>>& opened) {

@@ -34,7 +34,9 @@ absl::Status Timed(Join& join, const char* name, Phase phase) {
 uint64_t OptionsFingerprint(uint64_t checkpoint, const RankConfig& config) {
   uint64_t types =
       static_cast<uint64_t>(config.weights) << 8 | static_cast<uint64_t>(config.kv_dtype);
-  return HashCounter(checkpoint, types, config.max_seq_len, config.max_batch_tokens);
+  uint64_t arithmetic = config.gpu == nullptr ? 0 : config.batch_invariant ? 2 : 1;
+  return HashCounter(checkpoint, types | arithmetic << 16, config.max_seq_len,
+                     config.max_batch_tokens);
 }
 
 }  // namespace
@@ -51,10 +53,27 @@ absl::StatusOr<std::unique_ptr<Rank>> Rank::Open(const Checkpoint& checkpoint,
   join.build = KVERN_VERSION;
   join.weights_fingerprint = OptionsFingerprint(checkpoint.Fingerprint(), rank->config_);
   join.device = rank->device_->name();
+  // All weights are kept as one type there, whatever the file has.
+  if (config.gpu != nullptr) join.device += " bf16";
   join.max_seq_len = rank->config_.max_seq_len;
   join.vocab_size = rank->model_.vocab_size;
   join.max_batch_tokens = rank->config_.max_batch_tokens;
   return rank;
+}
+
+absl::Status Rank::OpenDevice() {
+  if (config_.gpu == nullptr) {
+    CpuDeviceConfig device;
+    device.threads = config_.threads;
+    KVERN_ASSIGN_OR_RETURN(device_, NewCpuDevice(device));
+    return absl::OkStatus();
+  }
+  GpuDeviceConfig device;
+  device.index = config_.gpu_index >= 0 ? config_.gpu_index : static_cast<int>(config_.rank);
+  device.host_threads = config_.threads;
+  device.batch_invariant = config_.batch_invariant;
+  KVERN_ASSIGN_OR_RETURN(device_, config_.gpu->NewDevice(device));
+  return absl::OkStatus();
 }
 
 absl::Status Rank::LoadShard(const Checkpoint& checkpoint) {
@@ -63,9 +82,7 @@ absl::Status Rank::LoadShard(const Checkpoint& checkpoint) {
     return InvalidArgument("max_seq_len is ", config_.max_seq_len, ", the model allows ",
                            model_.max_seq_len);
   }
-  CpuDeviceConfig device;
-  device.threads = config_.threads;
-  KVERN_ASSIGN_OR_RETURN(device_, NewCpuDevice(device));
+  KVERN_RETURN_IF_ERROR(OpenDevice());
   KVERN_ASSIGN_OR_RETURN(
       weights_, LoadWeights(checkpoint, config_.weights, static_cast<int>(config_.rank),
                             static_cast<int>(config_.world), config_.max_seq_len, *device_));
@@ -114,7 +131,18 @@ void Rank::AddPhase(std::string name, double seconds) {
   join_.startup.insert(join_.startup.begin(), {std::move(name), seconds});
 }
 
-void Rank::SetCommunicator(std::unique_ptr<Communicator> comm) { comm_.Set(std::move(comm)); }
+absl::Status Rank::SetCommunicator(std::unique_ptr<Communicator> comm, Duration timeout) {
+  // Every rank is up by now, so what is left takes no longer than this.
+  constexpr Duration kConnectTimeout = 30 * kSecond;
+  if (config_.gpu != nullptr && config_.world > 1) {
+    KVERN_ASSIGN_OR_RETURN(
+        comm, config_.gpu->NewCommunicator(device_.get(), std::move(comm), config_.batch_invariant,
+                                           kConnectTimeout));
+  }
+  comm->SetTimeout(timeout);
+  comm_.Set(std::move(comm));
+  return absl::OkStatus();
+}
 
 absl::Status Rank::Run(const GroupStart& start, LeaderPort* port) {
   PlanChannel channel(&comm_);

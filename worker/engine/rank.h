@@ -10,6 +10,7 @@
 #include "cluster/base/time.h"
 #include "schemas/files/checkpoint.h"
 #include "schemas/worker_messages.h"
+#include "worker/comm/nccl/gpu_backend.h"
 #include "worker/core/scheduler.h"
 #include "worker/device/device.h"
 #include "worker/engine/deferred_communicator.h"
@@ -25,6 +26,9 @@ namespace kvern {
 struct RankConfig {
   uint32_t rank = 0;
   uint32_t world = 1;
+  const GpuBackend* gpu = nullptr;  // null: the CPU
+  int gpu_index = -1;               // of this host's GPUs; -1: the rank
+  bool batch_invariant = false;     // the CPU always is
   int threads = 1;
   WeightChoice weights = WeightChoice::kAuto;
   DType kv_dtype = DType::kBf16;
@@ -48,8 +52,9 @@ class Rank {
   // Adds a phase that the caller has timed, in front of this rank's own.
   void AddPhase(std::string name, double seconds);
 
-  // The ranks have met. Call once, before Run.
-  void SetCommunicator(std::unique_ptr<Communicator> comm);
+  // The ranks have met. Call once, before Run. GPUs of several ranks meet by it now. `timeout`: how
+  // long a collective may wait for its peers from now on.
+  absl::Status SetCommunicator(std::unique_ptr<Communicator> comm, Duration timeout);
 
   // Runs the group until it is told to stop (OK) or anything fails. `port` is rank 0's; null for
   // others. Whatever ends this rank ends the group: its peers' collectives fail.
@@ -61,6 +66,7 @@ class Rank {
         model_(checkpoint.config()),
         comm_(static_cast<int>(config.rank), static_cast<int>(config.world)) {}
 
+  absl::Status OpenDevice();
   absl::Status LoadShard(const Checkpoint& checkpoint);
   absl::Status AllocateKv();
   absl::Status AllocateWorkspace();

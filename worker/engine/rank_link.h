@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "cluster/net/connection_watch.h"
 #include "cluster/net/poller.h"
 #include "cluster/net/socket.h"
-#include "cluster/net/connection_watch.h"
 #include "worker/engine/leader_port.h"
 
 namespace kvern {

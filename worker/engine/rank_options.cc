@@ -18,7 +18,8 @@ WeightChoice WeightsByName(const std::string& name) {
 void AddRankOptions(Options& options, RankOptions& target) {
   constexpr int64_t kMaxBlocks = INT64_C(1) << 31;
   options.String("model", "PATH", "a GGUF file or a folder with config.json", &target.model);
-  options.Choice("device", {"auto", "cpu"}, "where the ranks compute", &target.device);
+  options.Choice("device", {"auto", "cpu", "emulated"}, "where the ranks compute (auto: cpu)",
+                 &target.device);
   options.Custom("kv-memory", "SIZE", "KV cache per rank (default: 25 % of memory / ranks)",
                  [&target](std::string_view text) -> absl::Status {
                    KVERN_ASSIGN_OR_RETURN(target.kv_memory_bytes, ParseSize(text));
@@ -44,6 +45,12 @@ void AddRankOptions(Options& options, RankOptions& target) {
 absl::StatusOr<RankConfig> ToRankConfig(const RankOptions& options, int64_t ranks) {
   if (options.model.empty()) return InvalidArgument("--model: needed (see --help)");
   RankConfig config;
+  if (options.device == "emulated") config.gpu = &EmulatedBackend();
+  config.batch_invariant = options.batch_invariant;
+  if (config.gpu != nullptr && options.weights != "auto" && options.weights != "bf16") {
+    return InvalidArgument("--weights: '", options.weights, "' on ", config.gpu->name(),
+                           ", allowed: auto, bf16 (a GPU keeps all weights as bf16)");
+  }
   config.threads = static_cast<int>(options.threads > 0 ? options.threads : DefaultThreads(ranks));
   config.weights = WeightsByName(options.weights);
   config.kv_dtype = options.kv_dtype == "f32" ? DType::kF32 : DType::kBf16;

@@ -57,6 +57,12 @@ absl::Status CompletePlace(const Options::Lookup& lookup, WorkerPlace& place) {
                                                   "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"},
                                                  1, kMaxRanks, 1));
   }
+  if (place.gpu_index < 0) {
+    KVERN_ASSIGN_OR_RETURN(
+        place.gpu_index,
+        FirstSet(lookup, {"LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK"}, 0,
+                 kMaxGpuIndex, place.rank));
+  }
   if (place.rank < place.world) return absl::OkStatus();
   return InvalidArgument("--rank: ", place.rank, ", allowed: 0 to ", place.world - 1);
 }

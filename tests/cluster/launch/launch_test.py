@@ -216,7 +216,6 @@ class LaunchTest(unittest.TestCase):
                 (["--model", "m", "--queue-seconds", "0"],
                  "--queue-seconds: '0' is not a whole number from 1 to 86400"),
                 (["--model", "m", "--device", "cuda"], "--device: 'cuda' is not built yet"),
-                (["--model", "m", "--device", "emulated"], "--device: 'emulated' is not built yet"),
                 (["--model", "m", "--tp", "0"], "--tp: '0' is not a whole number from 1 to 64"),
                 (["--model", "m", "--threads", "9999"],
                  "--threads: '9999' is not a whole number from 1 to 1024"),
