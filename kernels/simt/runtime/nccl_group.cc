@@ -173,11 +173,14 @@ bool NcclGroup::DevicesDiffer(NcclFailure& failure) const {
                                        std::to_string(rank_) + " of " + std::to_string(ranks_)};
       return false;
     }
-    if (peer == rank_ || other.device != shared_->lines[rank_].device) continue;
-    failure = {ncclInvalidUsage, "Duplicate GPU detected : rank " + std::to_string(rank_) +
-                                     " and rank " + std::to_string(peer) + " both on CUDA device " +
-                                     std::to_string(other.device)};
-    return false;
+    // Every rank looks at every pair, so that all of them fail.
+    for (int before = 0; before < peer; ++before) {
+      if (shared_->lines[before].device != other.device) continue;
+      failure = {ncclInvalidUsage, "Duplicate GPU detected : rank " + std::to_string(before) +
+                                       " and rank " + std::to_string(peer) +
+                                       " both on CUDA device " + std::to_string(other.device)};
+      return false;
+    }
   }
   return true;
 }
