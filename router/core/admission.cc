@@ -97,7 +97,7 @@ Refusal RouterImpl::CheckBeforeMakingRoom(Client& client, const GenerateRequest&
   if (probe.ttft_deadline <= now_) {
     return {ErrorCode::kDeadlineExceeded, "ttft_deadline_ms is 0, and others wait", {}};
   }
-  if (Refusal r = CheckQuota(*probe.tenant, probe.need); !r.ok()) return r;
+  if (Refusal r = CheckQuota(*probe.tenant, probe.need.tokens_pool()); !r.ok()) return r;
   return CheckWait(probe);
 }
 
@@ -110,7 +110,8 @@ void RouterImpl::SizeUp(Request& request) const {
   request.need =
       BlocksNeeded(request.prompt_tokens, request.sampling.max_tokens, request.n, kBlockSize);
   Foresee(request);
-  request.expected_blocks = request.guaranteed() ? request.need : ExpectedFinalBlocks(request);
+  request.expected_blocks =
+      request.guaranteed() ? request.need.tokens_pool() : ExpectedFinalBlocks(request);
 }
 
 bool RouterImpl::MakeRoom(const Tenant& tenant, size_t band, uint64_t bytes) {
@@ -170,7 +171,7 @@ void RouterImpl::Enqueue(Request& request, std::vector<uint32_t> ids) {
   SizeUp(request);
   Refusal too_large = CheckFits(request.prompt_tokens, request.sampling.max_tokens, request.n);
   if (!too_large.ok()) return Fail(request, std::move(too_large));
-  if (Refusal r = CheckQuota(*request.tenant, request.need); !r.ok()) {
+  if (Refusal r = CheckQuota(*request.tenant, request.need.tokens_pool()); !r.ok()) {
     return Fail(request, std::move(r));
   }
   if (!queue_.ResizeRoom(request, request.prompt.size() * sizeof(uint32_t))) {

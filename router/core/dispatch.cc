@@ -48,7 +48,7 @@ void RouterImpl::DispatchWaiting() {
 bool RouterImpl::MayRun(const Request& request) const {
   const Tenant& tenant = *request.tenant;
   return tenant.config.max_blocks == 0 ||
-         tenant.running_blocks + request.need <= tenant.config.max_blocks;
+         tenant.running_blocks + request.need.tokens_pool() <= tenant.config.max_blocks;
 }
 
 bool RouterImpl::TooLate(const Group& group, Request& request) {
@@ -67,7 +67,8 @@ bool RouterImpl::Backfill(Request& head) {
   if (head.passed >= kMaxPassed) return false;
   for (size_t i = 1; i < candidates_.size(); ++i) {
     Request& request = *candidates_[i];
-    if (request.need * kBackfillShare > head.need || !MayRun(request)) continue;
+    bool small = request.need.tokens_pool() * kBackfillShare <= head.need.tokens_pool();
+    if (!small || !MayRun(request)) continue;
     Group* group = BestGroup(request);
     if (group == nullptr || now_ >= request.ttft_deadline) continue;
     if (TooLate(*group, request)) return true;
@@ -90,12 +91,13 @@ void RouterImpl::DispatchTo(Group& group, Request& request) {
   group.ledger->Reserve(group.next_sequence, request.need, request.guaranteed());
   if (!request.guaranteed()) {
     group.forecast.Insert({request.prompt_tokens, request.expected_tokens, request.n});
-    group.largest_standard = std::max(group.largest_standard, request.need);
+    group.largest_standard = Larger(group.largest_standard, request.need);
   }
-  uint64_t blocks = request.guaranteed() ? request.need : ExpectedFinalBlocks(request);
+  uint64_t blocks =
+      request.guaranteed() ? request.need.tokens_pool() : ExpectedFinalBlocks(request);
   drain_.free_blocks -= std::min(drain_.free_blocks, blocks);
   group.unanswered.Add(request.prompt_tokens);
-  request.tenant->running_blocks += request.need;
+  request.tenant->running_blocks += request.need.tokens_pool();
   Charge(*request.tenant, request.band, request.prompt_tokens);
   SetTimer(request, request.deadline);
 

@@ -93,8 +93,8 @@ void RouterImpl::CancelChoice(Request& request, uint32_t index) {
 
 void RouterImpl::Settle(Request& request) {
   dispatch_due_ = true;
-  request.tenant->running_blocks -= request.need;
-  UseQuota(*request.tenant, request.need, now_ - request.dispatched_at, now_);
+  request.tenant->running_blocks -= request.need.tokens_pool();
+  UseQuota(*request.tenant, request.need.tokens_pool(), now_ - request.dispatched_at, now_);
 }
 
 void RouterImpl::Release(Request& request) {

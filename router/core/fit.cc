@@ -35,7 +35,7 @@ uint64_t TokensOf(const Request& request, uint64_t output) {
 
 uint64_t RouterImpl::ExpectedFinalBlocks(const Request& request) const {
   uint64_t blocks = ExpectedBlocks(TokensOf(request, request.expected_tokens), request.n);
-  return std::min(blocks, request.need);
+  return std::min(blocks, request.need.tokens_pool());
 }
 
 void RouterImpl::Foresee(Request& request) const {
@@ -56,7 +56,7 @@ void RouterImpl::RefreshForecast(Group& group) const {
   if (!group.forecast_old) return;
   group.forecast_old = false;
   group.forecast.Clear();
-  group.largest_standard = 0;
+  group.largest_standard = PoolBlocks();
   for (Request* request : group.running) {
     if (request->guaranteed()) continue;
     Foresee(*request);
@@ -68,35 +68,36 @@ void RouterImpl::RefreshForecast(Group& group) const {
     item.remaining =
         ending ? 0 : request->expected_tokens - std::min(produced, request->expected_tokens);
     group.forecast.Add(item);
-    group.largest_standard = std::max(group.largest_standard, request->need);
+    group.largest_standard = Larger(group.largest_standard, request->need);
   }
   group.forecast.Settle();
 }
 
-uint64_t RouterImpl::ReservedBlocks(Group& group) const {
+PoolBlocks RouterImpl::ReservedBlocks(Group& group) const {
   RefreshForecast(group);
-  uint64_t most = std::min(group.ledger->total(), group.ledger->worst_case());
-  return std::min(most, group.ledger->guaranteed() + group.forecast.Peak());
+  PoolBlocks most = Smaller(group.ledger->total(), group.ledger->worst_case());
+  return Smaller(most, group.ledger->guaranteed() + group.forecast.Peak());
 }
 
-uint64_t RouterImpl::StandardLimit(const Group& group) const {
-  return group.ledger->total() * (100 - config_.watermark_percent) / 100;
+PoolBlocks RouterImpl::StandardLimit(const Group& group) const {
+  return group.ledger->total().Percent(100 - config_.watermark_percent);
 }
 
 bool RouterImpl::Fits(Group& group, const Request& request) const {
   if (!PrefillRoom(group, request.prompt_tokens)) return false;
   RefreshForecast(group);
-  uint64_t total = group.ledger->total();
-  uint64_t guaranteed = group.ledger->guaranteed();
-  uint64_t peak = group.forecast.Peak();
+  const PoolBlocks& total = group.ledger->total();
+  const PoolBlocks& guaranteed = group.ledger->guaranteed();
+  PoolBlocks peak = group.forecast.Peak();
   if (request.guaranteed()) {
-    uint64_t largest = std::max(peak, group.largest_standard);
-    return guaranteed + request.need + largest <= total;
+    PoolBlocks largest = Larger(peak, group.largest_standard);
+    return (guaranteed + request.need + largest).Within(total);
   }
-  if (guaranteed + std::max(group.largest_standard, request.need) > total) return false;
+  PoolBlocks largest = Larger(group.largest_standard, request.need);
+  if (!(guaranteed + largest).Within(total)) return false;
   if (group.running.empty()) return true;  // alone it can use all there is
   ForecastItem item{request.prompt_tokens, request.expected_tokens, request.n};
-  return guaranteed + group.forecast.PeakWith(item) <= StandardLimit(group);
+  return (guaranteed + group.forecast.PeakWith(item)).Within(StandardLimit(group));
 }
 
 bool RouterImpl::TakesWork(const Group& group) const {
@@ -150,11 +151,12 @@ Group* RouterImpl::BestGroup(const Request& request) {
     std::pair<Duration, uint64_t> best_score;
     for (size_t i = 0; i < groups_.size(); ++i) {
       Group& group = groups_.at(i);
-      if (!TakesWork(group) || request.need > group.ledger->total()) continue;
+      if (!TakesWork(group) || !request.need.Within(group.ledger->total())) continue;
       if (std::find(tried.begin(), tried.end(), &group) != tried.end()) continue;
       Duration finish =
           FirstTokenTime(group, request) + group.steps.MeanStep(now_) * request.expected_tokens;
-      uint64_t share = (group.ledger->worst_case() << 20) / group.ledger->total();
+      uint64_t share =
+          (group.ledger->worst_case().tokens_pool() << 20) / group.ledger->total().tokens_pool();
       // The last try is the emptiest: those that look best may all be full while others are idle.
       std::pair score(attempt + 1 < kGroupsTried ? finish : 0, share);
       if (best == nullptr || score < best_score)

@@ -75,9 +75,9 @@ struct Group {
   int64_t drift = 0;
 
   // ---- what is expected of it
-  Forecast forecast;              // of the standard requests that run
-  bool forecast_old = true;       // something changed since
-  uint64_t largest_standard = 0;  // worst case of the largest of them, as of the forecast
+  Forecast forecast;            // of the standard requests that run
+  bool forecast_old = true;     // something changed since
+  PoolBlocks largest_standard;  // in each pool the largest worst case of one, as of the forecast
   StepModel steps;
   Unanswered unanswered;
   bool prefill_full = false;     // a request waits because of its prefill backlog

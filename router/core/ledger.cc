@@ -4,14 +4,14 @@
 
 namespace kvern::router {
 
-Ledger::Ledger(uint64_t total_blocks) : total_(total_blocks), in_flight_(2 * total_blocks + 1) {}
+Ledger::Ledger(const PoolBlocks& total) : total_(total), in_flight_(2 * total.tokens_pool() + 1) {}
 
-void Ledger::Reserve(uint64_t sequence, uint64_t blocks, bool guaranteed) {
-  KVERN_CHECK(blocks > 0);
-  KVERN_CHECK_LE(blocks, total_);
+void Ledger::Reserve(uint64_t sequence, const PoolBlocks& blocks, bool guaranteed) {
+  KVERN_CHECK(blocks.tokens_pool() > 0);
+  KVERN_CHECK(blocks.Within(total_)) << blocks << " of " << total_;
   worst_case_ += blocks;
   if (guaranteed) guaranteed_ += blocks;
-  KVERN_CHECK_LE(guaranteed_, total_);
+  KVERN_CHECK(guaranteed_.Within(total_)) << guaranteed_ << " of " << total_;
   in_flight_blocks_ += blocks;
   if (!in_flight_.empty() && in_flight_[in_flight_.size() - 1].sequence == sequence) {
     in_flight_[in_flight_.size() - 1].blocks += blocks;
@@ -26,16 +26,16 @@ void Ledger::Acknowledge(uint64_t sequence) {
   }
 }
 
-void Ledger::Release(uint64_t blocks, bool guaranteed) {
-  KVERN_CHECK_LE(blocks + in_flight_blocks_, worst_case_);
+void Ledger::Release(const PoolBlocks& blocks, bool guaranteed) {
+  KVERN_CHECK((blocks + in_flight_blocks_).Within(worst_case_))
+      << blocks << " and " << in_flight_blocks_ << " under way, of " << worst_case_;
   worst_case_ -= blocks;
   if (!guaranteed) return;
-  KVERN_CHECK_LE(blocks, guaranteed_);
   guaranteed_ -= blocks;
 }
 
 int64_t Ledger::Drift(uint64_t worker_reserved) const {
-  return static_cast<int64_t>(worst_case_ - in_flight_blocks_) -
+  return static_cast<int64_t>(worst_case_.tokens_pool() - in_flight_blocks_.tokens_pool()) -
          static_cast<int64_t>(worker_reserved);
 }
 

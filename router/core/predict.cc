@@ -25,15 +25,16 @@ void RouterImpl::RefreshDrain() {
     ++drain_.groups;
     drain_.sample = &group;
     backlog += PrefillTime(group, PrefillBacklog(group));
-    uint64_t limit = StandardLimit(group);
-    drain_.free_blocks += limit - std::min(limit, ReservedBlocks(group));
+    uint64_t limit = StandardLimit(group).tokens_pool();
+    drain_.free_blocks += limit - std::min(limit, ReservedBlocks(group).tokens_pool());
     Duration step = group.steps.MeanStep(now_);
     for (Request* request : group.running) {
       Foresee(*request);
       uint64_t produced = std::min(request->Produced(), request->expected_tokens);
       auto steps = static_cast<Duration>(request->expected_tokens);
       auto rest = steps - static_cast<Duration>(produced);
-      uint64_t blocks = request->guaranteed() ? request->need : ExpectedFinalBlocks(*request);
+      uint64_t blocks =
+          request->guaranteed() ? request->need.tokens_pool() : ExpectedFinalBlocks(*request);
       drain_.curve.Add(request->answered ? 0 : rest * step, steps * step, blocks);
     }
   }

@@ -75,8 +75,8 @@ std::string RouterImpl::ReportFault(const Group& group, const StepReport& report
                         " to ", group.next_sequence - 1);
   }
   // A reservation starts before the dispatch is sent and ends after the worker let go.
-  uint64_t total = group.ledger->total();
-  uint64_t most = group.ledger->worst_case();
+  uint64_t total = group.ledger->total().tokens_pool();
+  uint64_t most = group.ledger->worst_case().tokens_pool();
   if (report.used_blocks > std::min(total, report.reserved_blocks) ||
       report.reserved_blocks > most) {
     return absl::StrCat("used_blocks ", report.used_blocks, ", reserved_blocks ",

@@ -9,6 +9,7 @@
 
 #include "cluster/base/time.h"
 #include "router/core/kept_deltas.h"
+#include "router/core/pool_blocks.h"
 #include "router/core/router.h"
 #include "router/core/text_filter.h"
 #include "schemas/messages.h"
@@ -54,7 +55,7 @@ struct Request {
   SamplingParams sampling;  // seed and max_tokens set
   std::vector<std::string> stop;
   uint64_t queue_bytes = 0;  // what it holds of the queue's bytes
-  uint64_t need = 0;         // KV blocks, worst case
+  PoolBlocks need;           // worst case
 
   // ---- while it waits
   uint64_t expected_blocks = 0;  // to its expected end, as of its arrival

@@ -98,8 +98,8 @@ class RouterImpl {
   void Foresee(Request& request) const;
   void RefreshForecast(Group& group) const;
   // What the ledger promises: the guaranteed worst cases and the expected peak of the others.
-  uint64_t ReservedBlocks(Group& group) const;
-  uint64_t StandardLimit(const Group& group) const;
+  PoolBlocks ReservedBlocks(Group& group) const;
+  PoolBlocks StandardLimit(const Group& group) const;
   bool Fits(Group& group, const Request& request) const;
   bool TakesWork(const Group& group) const;
   uint64_t ChunkOf(const Group& group) const;

@@ -15,9 +15,9 @@ GroupStatus RouterImpl::StatusOf(Group& group, Time now) const {
   status.ranks = group.ranks;
   if (!group.live()) return status;
   status.model = group.ranks[0].model;
-  status.total_blocks = group.ledger->total();
-  status.reserved_blocks = ReservedBlocks(group);
-  status.worst_case_blocks = group.ledger->worst_case();
+  status.total_blocks = group.ledger->total().tokens_pool();
+  status.reserved_blocks = ReservedBlocks(group).tokens_pool();
+  status.worst_case_blocks = group.ledger->worst_case().tokens_pool();
   status.preemptions = group.report.preemptions;
   status.recomputed_tokens = group.report.recomputed_tokens;
   status.waiting = group.report.waiting;
@@ -55,8 +55,8 @@ CapacityReply RouterImpl::Capacity() {
     GroupCapacity capacity;
     capacity.id = group.name;
     capacity.model = group.ranks[0].model;
-    capacity.total_blocks = group.ledger->total();
-    capacity.reserved_blocks = ReservedBlocks(group);
+    capacity.total_blocks = group.ledger->total().tokens_pool();
+    capacity.reserved_blocks = ReservedBlocks(group).tokens_pool();
     capacity.used_blocks = group.report.used_blocks;
     for (const Join& rank : group.ranks) {
       capacity.ranks.push_back({rank.rank, rank.bytes_per_token});
@@ -73,12 +73,12 @@ absl::StatusOr<RequestStatus> RouterImpl::Find(const RequestId& id) {
   }
   const Request& request = **found;
   RequestStatus status;
-  status.needed_blocks = request.need;
+  status.needed_blocks = request.need.tokens_pool();
   for (size_t i = 0; i < groups_.size(); ++i) {
     Group& group = groups_.at(i);
     if (!group.live()) continue;
-    status.free_blocks =
-        std::max(status.free_blocks, group.ledger->total() - ReservedBlocks(group));
+    uint64_t free = group.ledger->total().tokens_pool() - ReservedBlocks(group).tokens_pool();
+    status.free_blocks = std::max(status.free_blocks, free);
   }
   if (request.kept != nullptr) status.reason = "its reader has a full window to take";
   if (request.phase == Phase::kUnread) {
@@ -104,8 +104,8 @@ absl::StatusOr<RequestStatus> RouterImpl::Find(const RequestId& id) {
   } else if (status.queue_position > 0) {
     status.reason = absl::StrCat(status.queue_position, " requests are ahead");
   } else {
-    status.reason =
-        absl::StrCat("needs ", request.need, " KV blocks, free in one group: ", status.free_blocks);
+    status.reason = absl::StrCat("needs ", status.needed_blocks,
+                                 " KV blocks, free in one group: ", status.free_blocks);
   }
   return status;
 }
@@ -115,8 +115,8 @@ void RouterImpl::AuditGroup(const Group& group) const {
     KVERN_CHECK(group.running.empty()) << group.name;
     return;
   }
-  uint64_t worst_case = 0;
-  uint64_t guaranteed = 0;
+  PoolBlocks worst_case;
+  PoolBlocks guaranteed;
   Unanswered unanswered;
   unanswered.short_prompt = group.unanswered.short_prompt;
   for (size_t i = 0; i < group.running.size(); ++i) {
@@ -133,7 +133,7 @@ void RouterImpl::AuditGroup(const Group& group) const {
   }
   KVERN_CHECK_EQ(worst_case, group.ledger->worst_case()) << group.name;
   KVERN_CHECK_EQ(guaranteed, group.ledger->guaranteed()) << group.name;
-  KVERN_CHECK_LE(guaranteed, group.ledger->total()) << group.name;
+  KVERN_CHECK(guaranteed.Within(group.ledger->total())) << group.name;
   KVERN_CHECK_EQ(unanswered.requests, group.unanswered.requests) << group.name;
   KVERN_CHECK_EQ(unanswered.tokens, group.unanswered.tokens) << group.name;
   KVERN_CHECK_EQ(unanswered.short_tokens, group.unanswered.short_tokens) << group.name;
@@ -142,7 +142,8 @@ void RouterImpl::AuditGroup(const Group& group) const {
 void RouterImpl::AuditTenants() const {
   std::map<const Tenant*, uint64_t> running;
   for (size_t i = 0; i < groups_.size(); ++i) {
-    for (const Request* request : groups_.at(i).running) running[request->tenant] += request->need;
+    for (const Request* request : groups_.at(i).running)
+      running[request->tenant] += request->need.tokens_pool();
   }
   for (size_t i = 0; i < tenants_.size(); ++i) {
     const Tenant& tenant = tenants_.at(i);

@@ -6,6 +6,7 @@
 #include "router/core/groups.h"
 #include "router/core/kept_deltas.h"
 #include "router/core/ledger.h"
+#include "router/core/pool_blocks.h"
 #include "router/core/timers.h"
 #include "router/core/wait_queue.h"
 
@@ -51,6 +52,37 @@ TEST(KeptDeltas, GrowIntoChunksByChoice) {
   EXPECT_EQ(kept.PopFront(), Piece(0, 5, 9));
   EXPECT_EQ(kept.bytes(), 0u);
   EXPECT_TRUE(kept.empty());
+}
+
+TEST(PoolBlocks, FitOnlyWhereTheyFitInEachPool) {
+  using Two = BlocksOf<2>;
+  Two room = 10;
+  room.of(1) = 4;
+  Two need = 10;
+  EXPECT_TRUE(need.Within(room));
+  need.of(1) = 5;
+  EXPECT_FALSE(need.Within(room));  // what is free of the first is no use to the second
+  need = 11;
+  need.of(1) = 1;
+  EXPECT_FALSE(need.Within(room));
+  Two sum = need + room;
+  EXPECT_EQ(sum.tokens_pool(), 21u);
+  EXPECT_EQ(sum.of(1), 5u);
+  EXPECT_EQ(Larger(need, room), [] {
+    Two both = 11;
+    both.of(1) = 4;
+    return both;
+  }());
+  EXPECT_EQ(Smaller(need, room), [] {
+    Two both = 10;
+    both.of(1) = 1;
+    return both;
+  }());
+  EXPECT_EQ(sum.Percent(50).tokens_pool(), 10u);
+  EXPECT_EQ(sum.Percent(50).of(1), 2u);
+  sum -= room;
+  EXPECT_EQ(sum, need);
+  EXPECT_DEATH(sum -= room, "10\\+4 of 11\\+1");
 }
 
 TEST(Ledger, ReservesUpToItsTotalAndNoFurther) {
