@@ -69,8 +69,8 @@ TEST(CudaTopCandidates, AgreesWithSorting) {
 TEST(CudaTopCandidates, TiesGoToTheLowerColumn) {
   Rng rng(2);
   std::vector<float> row(3000);
-  for (float& x : row) x = static_cast<float>(rng.Below(5)) - 2;  // five values, -0 and 0 alike
-  row[17] = -0.0f;
+  for (float& x : row) x = -static_cast<float>(rng.Below(5));                        // five values
+  for (size_t i = 0; i < 40; ++i) row[rng.Below(3000)] = i % 2 == 0 ? 0.0f : -0.0f;  // alike
   for (int32_t k : {1, 10, 700, 1024}) CheckTop(row, k);
   CheckTop(std::vector<float>(2500, 1.5f), 1023);
 }
@@ -113,6 +113,15 @@ TEST(CudaLogSumExp, AgreesWithFloat64) {
   }
 }
 
+TEST(CudaLogSumExp, ARowOfMinusInfinitySumsToNothing) {
+  const Logits logits({std::vector<float>(5000, -kInfinity)}, {{0, 1, 0}});
+  const DeviceArray<SumPart> out(2, SumPart{kNan, 1});
+  ASSERT_EQ(LaunchLogSumExp(logits.args(), out.get(), nullptr), cudaSuccess);
+  const SumPart whole = FoldSums(out.Read(), 1);
+  EXPECT_EQ(whole.max, -kInfinity);
+  EXPECT_EQ(whole.sum, 0);
+}
+
 TEST(CudaGumbelMax, ChoosesAsTheCpuDoes) {
   Rng rng(5);
   const cpu::SamplingKernels& kernels = cpu::SamplingFor(cpu::Isa::kPlain);
@@ -125,6 +134,8 @@ TEST(CudaGumbelMax, ChoosesAsTheCpuDoes) {
   rows[3].assign(1500, -kInfinity);
   rows[4].assign(1500, kNan);
   rows[5][700] = kNan;
+  rows[6].assign(1500, -kInfinity);
+  rows[6][0] = kNan;  // not even then the choice
   const Logits logits(rows, requests);
   const uint64_t first_id = 128256;
   const DeviceArray<uint64_t> best(requests.size(), ~uint64_t{0});
