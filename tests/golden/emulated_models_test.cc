@@ -7,28 +7,27 @@
 
 #include "cluster/base/rng.h"
 #include "tests/golden/model_group.h"
+#include "tests/golden/rounding_decoder.h"
 
 namespace kvern {
 namespace {
 
-// KL(reference || generated) of the first token's distribution, in nats.
-double KlFromReference(const GoldenCase& golden, const Generated& generated) {
-  const std::vector<float>& logits = generated.logits[0];
-  EXPECT_EQ(logits.size(), golden.last_logits.size());
+// KL(p || q) in nats, of what softmax makes of both.
+double Divergence(const std::vector<float>& p, const std::vector<float>& q) {
+  EXPECT_EQ(p.size(), q.size());
   const auto log_sum = [](const std::vector<float>& values) {
     double sum = 0;
     for (float value : values) sum += std::exp(static_cast<double>(value));
     return std::log(sum);
   };
-  const double reference_sum = log_sum(golden.last_logits);
-  const double sum = log_sum(logits);
-  double kl = 0;
-  for (size_t i = 0; i < logits.size(); ++i) {
-    const double log_p = static_cast<double>(golden.last_logits[i]) - reference_sum;
-    const double log_q = static_cast<double>(logits[i]) - sum;
-    kl += std::exp(log_p) * (log_p - log_q);
+  const double p_sum = log_sum(p);
+  const double q_sum = log_sum(q);
+  double divergence = 0;
+  for (size_t i = 0; i < p.size(); ++i) {
+    const double log_p = static_cast<double>(p[i]) - p_sum;
+    divergence += std::exp(log_p) * (log_p - static_cast<double>(q[i]) + q_sum);
   }
-  return kl;
+  return divergence;
 }
 
 GroupOptions Emulated(int world) {
@@ -64,7 +63,7 @@ void ExpectNearReference(const std::string& path, const std::vector<GoldenCase>&
   double worst = 0;
   for (size_t i = 0; i < cases.size(); ++i) {
     ASSERT_EQ(generated[i].tokens.size(), 4u);
-    const double kl = KlFromReference(cases[i], generated[i]);
+    const double kl = Divergence(cases[i].last_logits, generated[i].logits[0]);
     EXPECT_FALSE(std::isnan(kl)) << cases[i].name;
     worst = std::max(worst, kl);
   }
@@ -79,6 +78,8 @@ TEST_P(EmulatedModelTest, IsAsNearToTheReferenceAsBf16Allows) {
   ExpectNearReference("tests/golden/tiny/" + model.name, TinyCases(model.name), model);
 }
 
+// Not llama_attn_mlp_bias: one of its prompts is at a cliff, where rounding costs 0.04 by itself
+// (the decoder below) and another implementation had more luck.
 INSTANTIATE_TEST_SUITE_P(
     Safetensors, EmulatedModelTest,
     testing::Values(TinyModel{"llama_gqa", 1, 0.0280}, TinyModel{"llama_gqa", 2, 0.0280},
@@ -103,6 +104,44 @@ INSTANTIATE_TEST_SUITE_P(Types, EmulatedGgufTest,
                                          TinyModel{"q4_0", 2, 0.0280},
                                          TinyModel{"q4_1", 1, 0.0280}),
                          TinyName);
+
+class RoundingTest : public testing::TestWithParam<TinyModel> {};
+
+TEST_P(RoundingTest, AgreesWithADecoderThatRoundsAtTheSamePoints) {
+  const std::string path = "tests/golden/tiny/" + GetParam().name;
+  auto checkpoint = Checkpoint::Open(path);
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  const RoundingDecoder reference(**checkpoint);
+  auto group = ModelGroup::Load(path, Emulated(GetParam().world));
+  ASSERT_NE(group, nullptr);
+  for (const GoldenCase& golden : TinyCases(GetParam().name)) {
+    RunOptions run;
+    run.steps = 1;
+    const auto generated = group->Generate({golden.ids}, run);
+    const std::vector<float> expected = reference.LastLogits(golden.ids);
+    const std::vector<float>& logits = generated[0].logits[0];
+    float worst = 0;
+    for (size_t i = 0; i < expected.size(); ++i) {
+      worst = std::max(worst, std::fabs(expected[i] - logits[i]));
+    }
+    // Few sums, none at the edge between two bf16 values: the same but for float32.
+    if (golden.ids.size() <= 2) {
+      EXPECT_LE(worst, 1e-5f) << golden.name;
+    }
+    // In longer prompts some value lies so near to an edge that the order of a sum tips it over.
+    EXPECT_LE(worst, 0.3f) << golden.name;
+    EXPECT_LE(Divergence(expected, logits), 2.5e-3) << golden.name;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Models, RoundingTest,
+    testing::Values(TinyModel{"llama_gqa", 1, 0}, TinyModel{"llama_mha", 1, 0},
+                    TinyModel{"llama_9h_3kv", 1, 0}, TinyModel{"llama_9h_3kv", 3, 0},
+                    TinyModel{"llama_head_dim32", 1, 0}, TinyModel{"llama_sharded", 2, 0},
+                    TinyModel{"llama_attn_mlp_bias", 1, 0}, TinyModel{"llama_attn_mlp_bias", 2, 0},
+                    TinyModel{"llama3_rope", 1, 0}, TinyModel{"llama3_rope_v5config", 2, 0}),
+    TinyName);
 
 std::vector<uint32_t> RandomPrompt(Rng& rng, size_t length, uint32_t vocab_size) {
   std::vector<uint32_t> prompt;

@@ -12,7 +12,8 @@
 namespace kvern {
 
 // Every rank calls the same collectives in the same order, each from its one thread. Sums are added
-// in rank order, so all ranks hold the same bits and the result depends on nothing but the inputs.
+// in rank order, so all ranks hold the same bits and the result depends on nothing but the inputs;
+// between GPUs only if that was asked for (nccl/gpu_backend.h).
 // Any error is final for the group: Unavailable when a peer is gone, aborted or silent past the
 // deadline, and every later call fails the same way. Abort may be called from any thread.
 class Communicator {
@@ -23,7 +24,7 @@ class Communicator {
   virtual int world() const = 0;
 
   // data[i] = sum over ranks ascending of their data[i]. data: contiguous float32 rows [rows,
-  // cols].
+  // cols] in the device's memory, in order with its operations. The others carry host memory.
   virtual absl::Status AllReduceSum(Tensor data) = 0;
 
   // out[r * bytes .. ] = the `bytes` bytes of rank r, on every rank.
