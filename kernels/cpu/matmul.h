@@ -7,6 +7,7 @@
 // ascending. No tile size, thread count or batch size enters the arithmetic.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "kernels/cpu/isa.h"
@@ -15,9 +16,10 @@
 namespace kvern::cpu {
 
 // Rows of x copied into the order the kernel reads: tiles of `tile_rows` rows, in each tile
-// [k][tile_rows] float32, missing rows anything; for quantised weights some columns times a power
-// of two (see matmul_tile-inl.h). For kInt8 and kInt4 also the sums of each group of columns,
-// [tile][k / 32][tile_rows].
+// [k][tile_rows] float32; for quantised weights some columns times a power of two (see
+// matmul_tile-inl.h). For kInt8 and kInt4 also the sums of each group of columns,
+// [tile][k / 32][tile_rows]. The last tile has the size that suits the rows that are left; rows
+// missing even there are anything.
 struct PackedRows {
   int64_t rows = 0;
   int64_t tile_rows = 0;
@@ -41,9 +43,12 @@ struct MatMulKernels {
   // The group sums of a tile, into sums + tile * (k / 32) * tile_rows.
   void (*sum_groups)(const float* x, int64_t stride, int64_t rows, int64_t k, int64_t tile_rows,
                      int64_t tile, float* sums);
-  // out[t, 16 * panel + lane] for panels [panel_begin, panel_end). bias: [n] or null.
+  // Floats of scratch memory that make products of more rows than a tile faster; may be 0.
+  size_t (*weight_scratch)(Packing packing, int64_t k);
+  // out[t, 16 * panel + lane] for panels [panel_begin, panel_end). bias: [n] or null. scratch: null
+  // or weight_scratch(w.packing, w.k) > 0 floats of this thread's, aligned to 64 bytes.
   void (*multiply)(const PackedMatrix& w, const PackedRows& x, const float* bias, float* out,
-                   int64_t out_stride, int64_t panel_begin, int64_t panel_end);
+                   int64_t out_stride, int64_t panel_begin, int64_t panel_end, float* scratch);
 };
 
 // REQUIRES: IsaSupported(isa).

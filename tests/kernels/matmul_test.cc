@@ -105,10 +105,21 @@ std::vector<float> Multiply(cpu::Isa isa, const TestMatrix& w, const std::vector
   }
   packed.values = values.data();
   packed.group_sums = sums.data();
-  std::vector<float> out(rows * static_cast<size_t>(w.packed.n), 777.0f);
-  kernels.multiply(w.packed, packed, bias.empty() ? nullptr : bias.data(), out.data(), w.packed.n,
-                   0, cpu::NumPanels(w.packed.n));
-  return out;
+  const size_t scratch_floats = kernels.weight_scratch(w.packed.packing, k);
+  std::vector<char> scratch(scratch_floats * sizeof(float) + kAlign);
+  const size_t misaligned = reinterpret_cast<uintptr_t>(scratch.data()) % kAlign;
+  std::vector<float> outs[2];
+  for (bool with_scratch : {false, true}) {
+    if (with_scratch && scratch_floats == 0) continue;
+    void* memory = scratch.data() + (kAlign - misaligned) % kAlign;
+    std::vector<float>& out = outs[with_scratch];
+    out.assign(rows * static_cast<size_t>(w.packed.n), 777.0f);
+    kernels.multiply(w.packed, packed, bias.empty() ? nullptr : bias.data(), out.data(), w.packed.n,
+                     0, cpu::NumPanels(w.packed.n),
+                     with_scratch ? static_cast<float*>(memory) : nullptr);
+  }
+  EXPECT_EQ(Bits(outs[0]), Bits(outs[scratch_floats > 0 ? 1 : 0])) << rows << " rows";
+  return outs[0];
 }
 
 struct Shape {

@@ -114,18 +114,22 @@ TEST(CpuDeviceTest, MatMulIsTheSameForAnyNumberOfThreads) {
   constexpr int64_t kRows = 203;
   constexpr int64_t kCols = 190;
   const std::vector<float> dense = RandomFloats(rng, kRows * kCols);
-  for (int64_t m : {1, 5, 40}) {
+  // Threads share out the rows of the last, in several blocks.
+  for (int64_t m : {1, 5, 40, 750}) {
     std::vector<float> x = RandomFloats(rng, static_cast<size_t>(m * kCols));
     const auto want = reference::MatMul(x, dense, {}, static_cast<size_t>(m), kRows, kCols);
-    std::vector<uint32_t> first;
-    for (int threads : {1, 2, 3}) {
-      const auto device = MakeCpuDevice(threads);
-      const auto w = F32Matrix(*device, WeightFormat::kF32, dense, kRows, kCols);
-      std::vector<float> out(static_cast<size_t>(m * kRows));
-      device->ops().MatMul(View(x, m, kCols), *w, nullptr, View(out, m, kRows));
-      for (size_t i = 0; i < out.size(); ++i) ASSERT_NEAR(out[i], want[i], 1e-4);
-      if (threads == 1) first = Bits(out);
-      EXPECT_EQ(Bits(out), first) << threads << " threads";
+    for (WeightFormat format : {WeightFormat::kF32, WeightFormat::kBf16}) {
+      const double tolerance = format == WeightFormat::kF32 ? 1e-4 : 0.2;
+      std::vector<uint32_t> first;
+      for (int threads : {1, 2, 3}) {
+        const auto device = MakeCpuDevice(threads);
+        const auto w = F32Matrix(*device, format, dense, kRows, kCols);
+        std::vector<float> out(static_cast<size_t>(m * kRows));
+        device->ops().MatMul(View(x, m, kCols), *w, nullptr, View(out, m, kRows));
+        for (size_t i = 0; i < out.size(); ++i) ASSERT_NEAR(out[i], want[i], tolerance);
+        if (threads == 1) first = Bits(out);
+        EXPECT_EQ(Bits(out), first) << threads << " threads";
+      }
     }
   }
 }

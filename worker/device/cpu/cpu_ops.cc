@@ -18,6 +18,10 @@ void CheckF32(const Tensor& x) {
       << "stride " << x.stride << ", columns " << x.cols;
 }
 
+bool IsQuantised(const cpu::PackedMatrix& w) {
+  return w.packing == cpu::Packing::kInt8 || w.packing == cpu::Packing::kInt4;
+}
+
 float* Row(const Tensor& x, int64_t row) { return x.f32() + row * x.stride; }
 
 }  // namespace
@@ -95,6 +99,14 @@ void CpuOps::AddRmsNorm(Tensor delta, Tensor x, const float* weight, float eps, 
   });
 }
 
+CpuOps::ThreadScratch CpuOps::WeightScratch(const cpu::PackedMatrix& w) {
+  ThreadScratch made;
+  made.stride = matmul_.weight_scratch(w.packing, w.k);
+  const size_t floats = made.stride * static_cast<size_t>(pool_.threads());
+  if (floats > 0) made.base = Scratch(weight_scratch_, floats);
+  return made;
+}
+
 CpuOps::RowCopies CpuOps::NewRowCopies(Tensor x, const cpu::PackedMatrix& w) {
   RowCopies made;
   made.rows.rows = x.rows;
@@ -108,7 +120,7 @@ CpuOps::RowCopies CpuOps::NewRowCopies(Tensor x, const cpu::PackedMatrix& w) {
     made.value_stride = padded_rows * w.k;
     made.values = Scratch(packed_values_, static_cast<size_t>(copies * made.value_stride));
   }
-  if (w.packing == cpu::Packing::kInt8 || w.packing == cpu::Packing::kInt4) {
+  if (IsQuantised(w)) {
     made.sum_stride = padded_rows * (w.k / cpu::kGroup);
     made.sums = Scratch(packed_sums_, static_cast<size_t>(copies * made.sum_stride));
   }
@@ -142,10 +154,56 @@ void CpuOps::MatMul(Tensor x, const Matrix& weight, const float* bias, Tensor ou
   KVERN_CHECK_EQ(out.cols, w.n);
   KVERN_CHECK_EQ(x.rows, out.rows);
   if (x.rows == 0) return;
+  const size_t bytes = static_cast<size_t>(cpu::NumPanels(w.n)) * w.panel_bytes;
+  if (x.rows >= kMinRowsPerThread * pool_.threads() && bytes <= kMaxSharedBytes) {
+    MatMulByRows(x, w, bias, out);
+  } else {
+    MatMulByPanels(x, w, bias, out);
+  }
+}
+
+// Each thread has its share of the rows, in blocks that stay in its cache from packing on.
+void CpuOps::MatMulByRows(Tensor x, const cpu::PackedMatrix& w, const float* bias, Tensor out) {
+  const int64_t tile_rows = matmul_.tile_rows(x.rows);
+  const int64_t max_rows = std::max(kMaxBlockFloats / w.k / tile_rows, int64_t{2}) * tile_rows;
+  const int64_t value_floats = max_rows * w.k;
+  const int64_t sum_floats = IsQuantised(w) ? max_rows * (w.k / cpu::kGroup) : 0;
+  const int64_t threads = pool_.threads();
+  float* values = Scratch(packed_values_, static_cast<size_t>(threads * value_floats));
+  float* sums = Scratch(packed_sums_, static_cast<size_t>(threads * sum_floats));
+  const ThreadScratch weights = WeightScratch(w);
+  pool_.Ranges(x.rows, 1, [&](int thread, int64_t begin, int64_t end) {
+    const int64_t blocks = (end - begin + max_rows - 1) / max_rows;
+    for (int64_t row = begin, left = blocks; row < end; --left) {
+      const int64_t even = cpu::NumTiles((end - row + left - 1) / left, tile_rows) * tile_rows;
+      cpu::PackedRows block;
+      block.rows = std::min(even, end - row);
+      block.tile_rows = tile_rows;
+      block.values = values + thread * value_floats;
+      block.group_sums = sums + thread * sum_floats;
+      for (int64_t tile = 0; tile < cpu::NumTiles(block.rows, tile_rows); ++tile) {
+        const float* in = x.f32() + row * x.stride;
+        matmul_.pack_tile(w.packing, in, x.stride, block.rows, w.k, tile_rows, tile,
+                          values + thread * value_floats);
+        if (sum_floats > 0) {
+          matmul_.sum_groups(in, x.stride, block.rows, w.k, tile_rows, tile,
+                             sums + thread * sum_floats);
+        }
+      }
+      matmul_.multiply(w, block, bias, out.f32() + row * out.stride, out.stride, 0,
+                       cpu::NumPanels(w.n), weights.Of(thread));
+      row += block.rows;
+    }
+  });
+}
+
+void CpuOps::MatMulByPanels(Tensor x, const cpu::PackedMatrix& w, const float* bias, Tensor out) {
   const RowCopies packed = NewRowCopies(x, w);
+  const ThreadScratch weights = packed.tiles > 1 ? WeightScratch(w) : ThreadScratch();
   const int64_t panels = cpu::NumPanels(w.n);
-  const auto multiply = [&](int64_t copy, int64_t begin, int64_t end) {
-    matmul_.multiply(w, packed.Copy(copy), bias, out.f32(), out.stride, begin, end);
+  const auto multiply = [&](int thread, int64_t copy, int64_t begin, int64_t end) {
+    matmul_.multiply(w, packed.Copy(copy), bias, out.f32(), out.stride, begin, end,
+                     weights.Of(thread));
   };
   const bool parallel = w.n * w.k * x.rows >= kWorthThreads;
   if (parallel && packed.tiles == 1) {
@@ -153,16 +211,17 @@ void CpuOps::MatMul(Tensor x, const Matrix& weight, const float* bias, Tensor ou
     // them from its own cache.
     pool_.Ranges(panels, 2, [&](int thread, int64_t begin, int64_t end) {
       PackTile(x, w, packed, thread, 0);
-      multiply(thread, begin, end);
+      multiply(thread, thread, begin, end);
     });
     return;
   }
   ForRows(packed.tiles, w.k * packed.rows.tile_rows,
           [&](int64_t tile) { PackTile(x, w, packed, 0, tile); });
   if (parallel) {
-    pool_.Ranges(panels, 2, [&](int, int64_t begin, int64_t end) { multiply(0, begin, end); });
+    pool_.Ranges(panels, 2,
+                 [&](int thread, int64_t begin, int64_t end) { multiply(thread, 0, begin, end); });
   } else {
-    multiply(0, 0, panels);
+    multiply(0, 0, 0, panels);
   }
 }
 

@@ -53,6 +53,23 @@ class CpuOps final : public Ops {
   // Waking the pool and waiting for it costs a few microseconds: some ten thousand operations.
   static constexpr int64_t kWorthThreads = 50000;
 
+  // From so many rows per thread on, threads share out the rows of a product instead of its
+  // outputs. All read the whole matrix then, over and over: it must stay in the last cache.
+  static constexpr int64_t kMinRowsPerThread = 96;
+  static constexpr size_t kMaxSharedBytes = 4 << 20;
+  // Packed rows that are multiplied at a time: half of a second-level cache of 1 MiB.
+  static constexpr int64_t kMaxBlockFloats = 128 << 10;
+
+  // Memory of each thread's own, or none.
+  struct ThreadScratch {
+    float* Of(int thread) const {
+      return base == nullptr ? nullptr : base + static_cast<size_t>(thread) * stride;
+    }
+
+    float* base = nullptr;
+    size_t stride = 0;
+  };
+
   // Memory for the packed rows of a product: one copy, or one per thread when they are one tile.
   // Without `values` the kernel reads the rows in place.
   struct RowCopies {
@@ -72,6 +89,9 @@ class CpuOps final : public Ops {
   // Memory of at least `floats` float32, aligned to 64 bytes; the content is not kept.
   float* Scratch(AlignedMemory& memory, size_t floats);
   RowCopies NewRowCopies(Tensor x, const cpu::PackedMatrix& w);
+  ThreadScratch WeightScratch(const cpu::PackedMatrix& w);
+  void MatMulByRows(Tensor x, const cpu::PackedMatrix& w, const float* bias, Tensor out);
+  void MatMulByPanels(Tensor x, const cpu::PackedMatrix& w, const float* bias, Tensor out);
   void PackTile(Tensor x, const cpu::PackedMatrix& w, const RowCopies& to, int64_t copy,
                 int64_t tile);
   void AttendWholeItems(const std::vector<cpu::AttentionRows>& items, bool parallel);
@@ -84,6 +104,7 @@ class CpuOps final : public Ops {
   const cpu::SamplingKernels& sampling_;
   AlignedMemory packed_values_;
   AlignedMemory packed_sums_;
+  AlignedMemory weight_scratch_;
   AlignedMemory attention_scratch_;
   AlignedMemory attention_partials_;
   std::vector<cpu::AttentionRows> attention_items_;
