@@ -54,17 +54,14 @@ void SplitOf(const AttentionRows& a, int64_t split, const SplitScratch& s,
   const int64_t keys = std::min(kSplitTokens, a.start + a.tokens - first_key);
   const PageStream<Element> stream(a, first_key / kPageTokens, NumPages(keys));
   CopyQueries(a, s);
-  for (int64_t page = 0; page < stream.pages; ++page) {
-    stream.PrefetchAfter(page);
-    TransposeKeys(stream.At(page), a.head_dim, s.keys);
-    ScorePage(a, s, rows, page);
+  constexpr auto kPages = static_cast<int64_t>(kScorePages);
+  int64_t page = 0;
+  for (; page + kPages <= stream.pages; page += kPages) {
+    TransposeAndScore<kScorePages>(a, s, stream, page);
   }
+  for (; page < stream.pages; ++page) TransposeAndScore<1>(a, s, stream, page);
   Weights(a, s, first_key, rows, partial);
-  std::fill_n(partial.out, rows * PaddedHeadDim(a.head_dim), 0.0f);
-  for (int64_t page = 0; page < stream.pages; ++page) {
-    stream.PrefetchAfter(stream.pages + page);
-    AddValues(a, s, rows, first_key, page, stream.At(stream.pages + page), partial);
-  }
+  SumValues(stream, s, partial);
 }
 
 void Split(const AttentionRows& a, int64_t split, float* scratch, const AttentionPartial& partial) {
@@ -128,7 +125,8 @@ AttentionPartial PartialIn(float* memory, int64_t rows) {
 
 size_t AttentionScratchFloats(int64_t head_dim) {
   const int64_t padded = PaddedHeadDim(head_dim);
-  return static_cast<size_t>(kMaxAttentionRows * (padded + kSplitTokens) + padded * kPageTokens);
+  return static_cast<size_t>(kMaxAttentionRows * (padded + kSplitTokens) +
+                             padded * kPageTokens * kMaxScorePages);
 }
 
 }  // namespace kvern::cpu

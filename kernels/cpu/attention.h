@@ -18,6 +18,8 @@ inline constexpr int64_t kPageTokens = 16;
 inline constexpr int64_t kMaxHeadDim = 256;
 // Rows (tokens * heads of the group) of one call, at most: bounds the scratch memory.
 inline constexpr int64_t kMaxAttentionRows = 96;
+// Pages of keys that are scored at a time, at most: likewise.
+inline constexpr int64_t kMaxScorePages = 2;
 
 // Some consecutive tokens of one sequence against one KV head.
 struct AttentionRows {
