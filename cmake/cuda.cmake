@@ -36,6 +36,9 @@ if(KVERN_CUDA_HOME)
     find_library(KVERN_${name}_LIBRARY NAMES ${file} PATHS ${kvern_cuda_places}
       PATH_SUFFIXES lib64 lib NO_DEFAULT_PATH REQUIRED)
   endforeach()
+  get_filename_component(kvern_cublas_path "${KVERN_cublasLt_LIBRARY}" DIRECTORY)
+  get_filename_component(kvern_nccl_path "${KVERN_nccl_LIBRARY}" DIRECTORY)
+  set(KVERN_CUDA_LIBRARY_PATH "${kvern_cublas_path}:${kvern_nccl_path}")
   message(STATUS "CUDA toolkit: ${KVERN_CUDA_HOME}")
 
   add_library(kvern_cuda_toolkit INTERFACE)
@@ -87,6 +90,6 @@ function(kvern_gpu_program name)
   set_target_properties(${name} PROPERTIES LINKER_LANGUAGE CXX)
   target_link_libraries(${name} PRIVATE ${arg_DEPS} kvern_cuda_toolkit)
   # Whoever carries it elsewhere puts the libraries it needs beside it.
-  target_link_options(${name} PRIVATE "-Wl,-rpath,$ORIGIN/lib:${KVERN_CUDA_HOME}/lib64")
+  target_link_options(${name} PRIVATE "-Wl,-rpath,$ORIGIN/lib:${KVERN_CUDA_LIBRARY_PATH}")
   add_dependencies(gpu_programs ${name})
 endfunction()

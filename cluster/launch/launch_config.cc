@@ -47,18 +47,18 @@ std::function<absl::Status(std::string_view)> CheckCount(int64_t min, int64_t ma
 }
 
 absl::Status CheckDevice(std::string_view text) {
-  if (text == "cpu" || text == "emulated" || text == "auto") return absl::OkStatus();
-  if (text == "cuda") {
-    return Unimplemented("'", ToAbsl(text), "' is not built yet, allowed: cpu, emulated, auto");
+  for (std::string_view device : {"cpu", "cuda", "emulated", "auto"}) {
+    if (text == device) return absl::OkStatus();
   }
-  return InvalidArgument("'", ToAbsl(text), "', allowed: cpu, emulated, auto");
+  return InvalidArgument("'", ToAbsl(text), "', allowed: cpu, cuda, emulated, auto");
 }
 
 void WorkerOptions(Options& options, LaunchConfig* config) {
   std::vector<PassedOption>* worker = &config->worker_options;
-  Passed(options, "device", "cpu|emulated|auto", "where the ranks compute (default auto: cpu)",
-         worker, [config](std::string_view text) {
-           config->on_gpus = text == "emulated";
+  Passed(options, "device", "TYPE",
+         "cpu|cuda|emulated|auto (default auto: cuda where there is a GPU, else cpu)", worker,
+         [config](std::string_view text) {
+           config->on_gpus = text != "cpu";
            return CheckDevice(text);
          });
   Passed(options, "kv-memory", "SIZE", "KV cache per rank (default: 25 % of memory / ranks)",

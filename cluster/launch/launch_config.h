@@ -26,7 +26,7 @@ struct LaunchConfig {
   int64_t ready_fd = -1;         // -1: none
   std::string ready_file;        // empty: none
   bool batch_invariant = false;  // the CPU always is
-  bool on_gpus = false;          // each rank has one of its own
+  bool on_gpus = true;           // if there are any: each rank has one of its own
   bool json_log = false;
   std::vector<PassedOption> router_options;
   std::vector<PassedOption> worker_options;

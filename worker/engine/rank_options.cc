@@ -1,6 +1,7 @@
 #include "worker/engine/rank_options.h"
 
 #include "cluster/base/machine.h"
+#include "worker/comm/nccl/load_backend.h"
 
 namespace kvern {
 namespace {
@@ -13,12 +14,23 @@ WeightChoice WeightsByName(const std::string& name) {
   return WeightChoice::kAuto;
 }
 
+// Null for the CPU.
+absl::StatusOr<const GpuBackend*> GpuByName(const std::string& device) {
+  if (device == "emulated") return &EmulatedBackend();
+  if (device == "auto") return CudaBackendIfUsable();
+  if (device != "cuda") return nullptr;
+  absl::StatusOr<const GpuBackend*> backend = CudaBackend();
+  if (backend.ok()) return backend;
+  return FailedPrecondition("--device: 'cuda': ", backend.status().message());
+}
+
 }  // namespace
 
 void AddRankOptions(Options& options, RankOptions& target) {
   constexpr int64_t kMaxBlocks = INT64_C(1) << 31;
   options.String("model", "PATH", "a GGUF file or a folder with config.json", &target.model);
-  options.Choice("device", {"auto", "cpu", "emulated"}, "where the ranks compute (auto: cpu)",
+  options.Choice("device", {"auto", "cpu", "cuda", "emulated"},
+                 "where the ranks compute (auto: cuda where there is a GPU, else cpu)",
                  &target.device);
   options.Custom("kv-memory", "SIZE", "KV cache per rank (default: 25 % of memory / ranks)",
                  [&target](std::string_view text) -> absl::Status {
@@ -45,7 +57,7 @@ void AddRankOptions(Options& options, RankOptions& target) {
 absl::StatusOr<RankConfig> ToRankConfig(const RankOptions& options, int64_t ranks) {
   if (options.model.empty()) return InvalidArgument("--model: needed (see --help)");
   RankConfig config;
-  if (options.device == "emulated") config.gpu = &EmulatedBackend();
+  KVERN_ASSIGN_OR_RETURN(config.gpu, GpuByName(options.device));
   config.batch_invariant = options.batch_invariant;
   if (config.gpu != nullptr && options.weights != "auto" && options.weights != "bf16") {
     return InvalidArgument("--weights: '", options.weights, "' on ", config.gpu->name(),

@@ -19,6 +19,9 @@ class GpuBackend {
   virtual const char* name() const = 0;
 
   // FailedPrecondition, saying why, when there is no usable GPU.
+  virtual absl::Status Usable() const = 0;
+
+  // As Usable(); InvalidArgument when this machine has fewer GPUs.
   virtual absl::StatusOr<std::unique_ptr<Device>> NewDevice(
       const GpuDeviceConfig& config) const = 0;
 

@@ -33,13 +33,16 @@ absl::Status CudaStatus(cudaError_t error, std::string_view what) {
   return absl::InternalError(message);
 }
 
-absl::StatusOr<std::unique_ptr<CudaContext>> CudaContext::Open(int index) {
+absl::StatusOr<int> CudaContext::CountGpus() {
   int count = 0;
   cudaError_t error = cudaGetDeviceCount(&count);
-  if (error != cudaSuccess || count == 0) {
-    return FailedPrecondition("no usable GPU: ",
-                              cudaGetErrorString(error == cudaSuccess ? cudaErrorNoDevice : error));
-  }
+  if (error == cudaSuccess && count > 0) return count;
+  return FailedPrecondition("no usable GPU: ",
+                            cudaGetErrorString(error == cudaSuccess ? cudaErrorNoDevice : error));
+}
+
+absl::StatusOr<std::unique_ptr<CudaContext>> CudaContext::Open(int index) {
+  KVERN_ASSIGN_OR_RETURN(const int count, CountGpus());
   if (index < 0 || index >= count) {
     return InvalidArgument("GPU ", index, ", this machine has ", count);
   }

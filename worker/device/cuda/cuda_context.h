@@ -20,7 +20,9 @@ absl::Status CudaStatus(cudaError_t error, std::string_view what);
 // Belongs to the rank's thread.
 class CudaContext {
  public:
-  // FailedPrecondition without a GPU or driver, saying so; InvalidArgument for an index beyond the
+  // At least 1. FailedPrecondition without a GPU or driver, saying so.
+  static absl::StatusOr<int> CountGpus();
+  // As CountGpus; InvalidArgument for an index beyond the
   // machine's.
   static absl::StatusOr<std::unique_ptr<CudaContext>> Open(int index);
   ~CudaContext();

@@ -1,0 +1,58 @@
+#include "worker/comm/nccl/load_backend.h"
+
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <string>
+
+namespace kvern {
+namespace {
+
+constexpr char kPlugin[] = "libkvern_cuda.so";
+constexpr char kDriver[] = "libcuda.so.1";
+constexpr char kEntry[] = "KvernGpuBackend";
+
+std::filesystem::path PluginPath() {
+  std::error_code error;
+  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
+  const std::filesystem::path folder = program.parent_path();
+  std::filesystem::path in_lib = folder.parent_path() / "lib" / kPlugin;
+  if (std::filesystem::exists(in_lib, error)) return in_lib;
+  return folder / kPlugin;
+}
+
+absl::StatusOr<const GpuBackend*> Load() {
+  const std::filesystem::path path = PluginPath();
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) {
+    return FailedPrecondition("no CUDA backend: ", path.string(),
+                              " does not exist (it is built where there is a CUDA toolkit)");
+  }
+  // Never closed: its libraries keep threads and exit handlers.
+  void* plugin = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (plugin == nullptr) return FailedPrecondition("no CUDA backend: ", dlerror());
+  using Entry = const GpuBackend* (*)();
+  auto entry = reinterpret_cast<Entry>(dlsym(plugin, kEntry));
+  if (entry == nullptr) return FailedPrecondition("no CUDA backend: ", dlerror());
+  const GpuBackend* backend = entry();
+  KVERN_RETURN_IF_ERROR(backend->Usable());
+  return backend;
+}
+
+}  // namespace
+
+absl::StatusOr<const GpuBackend*> CudaBackend() {
+  static const absl::StatusOr<const GpuBackend*> loaded = Load();
+  return loaded;
+}
+
+const GpuBackend* CudaBackendIfUsable() {
+  void* driver = dlopen(kDriver, RTLD_NOW | RTLD_LOCAL);
+  if (driver == nullptr) return nullptr;
+  dlclose(driver);
+  absl::StatusOr<const GpuBackend*> backend = CudaBackend();
+  return backend.ok() ? *backend : nullptr;
+}
+
+}  // namespace kvern

@@ -1,0 +1,18 @@
+// The CUDA backend, which is a plugin: its libraries are ten times the rest of Kvern, and machines
+// without a GPU need none of them.
+#pragma once
+
+#include "cluster/base/status.h"
+#include "worker/comm/nccl/gpu_backend.h"
+
+namespace kvern {
+
+// The backend for NVIDIA GPUs, loaded by the first call and kept. Looks for libkvern_cuda.so in
+// ../lib of this program, then beside it. FailedPrecondition, saying why: it was not built, one of
+// its libraries is missing, or the machine has no usable GPU.
+absl::StatusOr<const GpuBackend*> CudaBackend();
+
+// Null where CudaBackend() has none. Costs next to nothing on a machine without NVIDIA's driver.
+const GpuBackend* CudaBackendIfUsable();
+
+}  // namespace kvern
