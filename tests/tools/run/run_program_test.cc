@@ -191,7 +191,7 @@ TEST(RunProgram, AModelThatCannotBeServedIsExitOne) {
 
 TEST(RunProgram, AWrongCommandLineIsExitTwo) {
   EXPECT_EQ(RunLines({}, {}).exit_code, 2);
-  EXPECT_EQ(RunLines(Arguments({"--device", "cuda"}), {}).exit_code, 2);
+  EXPECT_EQ(RunLines(Arguments({"--device", "gpu"}), {}).exit_code, 2);
   EXPECT_EQ(RunLines(Arguments({"--kv-memory", "1GiB"}), {}).exit_code, 2);
   EXPECT_EQ(RunLines(Arguments({"--tp", "0"}), {}).exit_code, 2);
 }
