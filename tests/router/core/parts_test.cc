@@ -8,6 +8,7 @@
 #include "router/core/ledger.h"
 #include "router/core/pool_blocks.h"
 #include "router/core/timers.h"
+#include "router/core/validate.h"
 #include "router/core/wait_queue.h"
 
 namespace kvern::router {
@@ -213,6 +214,26 @@ TEST(GroupName, HasNoControlCharacters) {
             "group is 'a\\n\\033[31m\\177', allowed: no control characters");
   EXPECT_EQ(GroupNameFault(std::string(1, '\0')),
             "group is '\\000', allowed: no control characters");
+}
+
+// Long prompts are looked at in runs: what is too large is found in each place of them.
+TEST(ValidatePrompt, FindsEachIdThatIsTooLarge) {
+  for (uint32_t vocab : {100u, 1u << 31, (1u << 31) + 1, UINT32_MAX}) {
+    RouterConfig config;
+    config.vocab_size = vocab;
+    for (size_t size : {1u, 2u, 1023u, 1024u, 1025u, 2048u, 5000u}) {
+      std::vector<uint32_t> ids(size, vocab - 1);
+      ids[size / 2] = 0;
+      EXPECT_TRUE(ValidatePrompt(config, ids).ok()) << vocab << " " << size;
+      for (size_t place : {size_t{0}, size / 3, size / 2, size - 1}) {
+        for (uint32_t bad : {vocab, 1u << 31, UINT32_MAX}) {
+          uint32_t good = std::exchange(ids[place], bad);
+          EXPECT_EQ(ValidatePrompt(config, ids).ok(), bad < vocab) << vocab << " " << place;
+          ids[place] = good;
+        }
+      }
+    }
+  }
 }
 
 TEST(Timers, PopInOrderAndOnlyWhenDue) {
