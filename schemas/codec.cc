@@ -144,14 +144,15 @@ AlignedInput::AlignedInput(Bytes bytes) {
   if (!bytes.empty()) std::memcpy(copy_.get(), bytes.data(), bytes.size());
 }
 
-flatbuffers::FlatBufferBuilder& ScratchBuilder() {
+flatbuffers::FlatBufferBuilder& ScratchBuilder(size_t expected_bytes) {
   // One huge message must not keep its memory for good.
   constexpr size_t kKeptBytes = 1u << 20;
-  thread_local flatbuffers::FlatBufferBuilder builder(4096);
+  constexpr size_t kFirstBytes = 4096;
+  thread_local flatbuffers::FlatBufferBuilder builder(kFirstBytes);
   thread_local size_t largest = 0;
   largest = std::max<size_t>(largest, builder.GetSize());
-  if (largest > kKeptBytes) {
-    builder.Reset();
+  if (largest > kKeptBytes || expected_bytes > kKeptBytes) {
+    builder = flatbuffers::FlatBufferBuilder(std::max(expected_bytes, kFirstBytes));
     largest = 0;
   } else {
     builder.Clear();

@@ -194,8 +194,9 @@ Decoded<Message> DecodeEnvelope(Bytes bytes, size_t max_bytes, uint32_t max_tabl
   return result;
 }
 
-// A builder of this thread, empty. One user at a time; valid until the next call.
-flatbuffers::FlatBufferBuilder& ScratchBuilder();
+// A builder of this thread, empty. One user at a time; valid until the next call. What is larger
+// than `expected_bytes` is copied each time that it grows.
+flatbuffers::FlatBufferBuilder& ScratchBuilder(size_t expected_bytes = 0);
 
 // Ends the buffer and copies it out.
 template <typename Root>

@@ -60,6 +60,16 @@ Body Put(Builder& builder, const Commands& commands) {
       .Union();
 }
 
+// Of nearly all of it: the prompts.
+size_t ExpectedBytes(const Commands& commands) {
+  constexpr size_t kOfADispatch = 512;
+  size_t bytes = kOfADispatch;
+  for (const Dispatch& dispatch : commands.dispatches) {
+    bytes += kOfADispatch + dispatch.prompt.size() * sizeof(uint32_t);
+  }
+  return bytes;
+}
+
 GroupStart Read(const wire::GroupStart& wire, Checks& checks) {
   GroupStart start;
   start.router_incarnation = wire.router_incarnation();
@@ -146,7 +156,9 @@ bool ReadBody(const wire::RouterToWorker& root, Checks& checks, Decoded<RouterTo
 }  // namespace codec
 
 std::string EncodeRouterToWorker(const RouterToWorker& message, Incarnation sender) {
-  flatbuffers::FlatBufferBuilder& builder = codec::ScratchBuilder();
+  const auto* commands = std::get_if<Commands>(&message);
+  size_t expected = commands == nullptr ? 0 : codec::ExpectedBytes(*commands);
+  flatbuffers::FlatBufferBuilder& builder = codec::ScratchBuilder(expected);
   auto body = std::visit([&](const auto& m) { return codec::Put(builder, m); }, message);
   // The union's kinds have the numbers of the variant's alternatives, after NONE.
   auto kind = static_cast<wire::RouterToWorkerBody>(message.index() + 1);

@@ -137,6 +137,24 @@ TYPED_TEST(CodecTest, TooLargeIsRefusedBeforeItIsLookedAt) {
   EXPECT_EQ(TypeParam::Decode(AsBytes(bytes)).failure, DecodeFailure::kTooLarge);
 }
 
+// A large message has memory of its own; what comes after it does not see that.
+TEST(CodecLargeTest, LongPromptsComeBackBetweenShortOnes) {
+  for (size_t prompt_tokens : {3u, 60'000u, 5u, 300'000u, 70'000u, 1u}) {
+    Commands commands;
+    commands.sequence = prompt_tokens;
+    for (uint32_t i = 0; i < 6; ++i) {
+      Dispatch& dispatch = commands.dispatches.emplace_back();
+      dispatch.request_id = {1, i + 1};
+      dispatch.prompt.assign(prompt_tokens, i);
+    }
+    RouterToWorker message = commands;
+    std::string bytes = EncodeRouterToWorker(message);
+    Decoded<RouterToWorker> decoded = DecodeRouterToWorker(AsBytes(bytes));
+    ASSERT_TRUE(decoded.ok()) << decoded.error;
+    EXPECT_TRUE(decoded.message == message) << prompt_tokens;
+  }
+}
+
 TEST(CodecNamesTest, EachFailureHasItsName) {
   std::set<std::string_view> names;
   for (int i = 0; i <= static_cast<int>(DecodeFailure::kOutOfRange); ++i) {
