@@ -1,7 +1,7 @@
 """What ptxas said when the kernels were compiled: ptxas_test.py TABLE DIRECTORY [--write]
 
 Every kernel, for every architecture, spills nothing and uses no more registers and static shared
-memory than TABLE says; TABLE has a line for each kernel and no others. --write makes TABLE anew.
+memory than TABLE says; TABLE has a line for each kernel and no others. --write makes TABLE anew. docs/kernels.md says the same of each.
 """
 
 import pathlib
@@ -12,6 +12,7 @@ import unittest
 
 ENTRY = re.compile(r"Compiling entry function '(\w+)' for '(sm_\w+)'")
 FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+DOCUMENTED = re.compile(r"^\| `([^`]+)` \| \d+ \| (\d+) / (\d+) \|", re.MULTILINE)
 USED = re.compile(r"Used (\d+) registers")
 SHARED = re.compile(r"(\d+) bytes smem")
 
@@ -95,6 +96,13 @@ class PtxasTest(unittest.TestCase):
             self.assertGreater(kernel.registers, 0, kernel.row())
             self.assertLessEqual(kernel.registers, registers, kernel.row())
             self.assertLessEqual(kernel.shared, shared, kernel.row())
+
+    def test_the_documentation_says_the_same(self):
+        documented = {}
+        for name, *registers in DOCUMENTED.findall(pathlib.Path("docs/kernels.md").read_text()):
+            for architecture, count in zip(("sm_80", "sm_90"), registers):
+                documented[name, architecture] = int(count)
+        self.assertEqual(documented, {key: registers for key, (registers, _) in self.table.items()})
 
 
 def main():
