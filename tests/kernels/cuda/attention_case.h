@@ -45,6 +45,10 @@ class AttentionCase {
   // The same by reference::Attention.
   std::vector<double> Expected(const std::vector<Chunk>& chunks) const;
 
+  // Sequence `id` gets equal keys and values whose sums over splits 0 and 1 cancel, so that the
+  // order in which splits are added shows in the first bits of the result.
+  void MakeOrderMatter(size_t id);
+
   const AttentionShape& shape() const { return shape_; }
   size_t row_elements() const { return static_cast<size_t>(shape_.q_heads * shape_.head_dim); }
 
@@ -121,6 +125,20 @@ inline void AttentionCase::Fill(const Sequence& sequence, std::vector<float>* ca
       }
     }
   }
+}
+
+inline void AttentionCase::MakeOrderMatter(size_t id) {
+  Sequence& sequence = sequences_[id];
+  const auto split = static_cast<size_t>(kSplitTokens * shape_.head_dim);
+  for (auto& keys : sequence.key) std::fill(keys.begin(), keys.end(), 0.0f);
+  for (auto& values : sequence.value) {
+    ASSERT_GT(values.size(), 2 * split);
+    for (size_t i = 0; i < split; ++i) {
+      values[i] = ToFloat(ToBf16(values[i] * 8192));
+      values[split + i] = -values[i];
+    }
+  }
+  Fill(sequence, &cache_);
 }
 
 // Work lists on the device, with stale entries behind them as a graph's buffers have.

@@ -50,15 +50,22 @@ TEST_P(AttentionShapes, AgreesWithFloat64) {
   ExpectNear(c.Run(chunks, kCut), expected);
 }
 
+std::string NameOf(const ::testing::TestParamInfo<std::tuple<int32_t, int32_t, KvType>>& each) {
+  const auto [group, dim, type] = each.param;
+  return "G" + std::to_string(group) + "D" + std::to_string(dim) +
+         (type == KvType::kBf16 ? "bf16" : "f32");
+}
+
 INSTANTIATE_TEST_SUITE_P(All, AttentionShapes,
                          ::testing::Combine(::testing::Values(1, 2, 3, 4, 5, 7, 8, 12, 16),
                                             ::testing::Values(16, 32, 64, 128),
                                             ::testing::Values(KvType::kBf16, KvType::kF32)),
-                         [](const auto& each) {
-                           return "G" + std::to_string(std::get<0>(each.param)) + "D" +
-                                  std::to_string(std::get<1>(each.param)) +
-                                  (std::get<2>(each.param) == KvType::kBf16 ? "bf16" : "f32");
-                         });
+                         NameOf);
+INSTANTIATE_TEST_SUITE_P(OtherGroups, AttentionShapes,
+                         ::testing::Combine(::testing::Values(6, 9, 10, 11, 13, 14, 15),
+                                            ::testing::Values(32),
+                                            ::testing::Values(KvType::kBf16)),
+                         NameOf);
 
 // Also past 512 keys, where the walk takes up the next page ids.
 TEST(Attention, PrefillAgreesWithFloat64) {
@@ -110,6 +117,13 @@ TEST_P(AttentionInvariance, ARowIsTheSameInAnyBatch) {
       }
     }
   }
+}
+
+TEST_P(AttentionInvariance, SplitsAreMergedInAscendingOrderInTheBlockAndApart) {
+  AttentionCase c(GetParam(), {1100}, 23);
+  c.MakeOrderMatter(0);
+  const std::vector<Chunk> step = {{0, 1090, 10}};
+  EXPECT_EQ(BitsOf(c.Run(step, kWhole)), BitsOf(c.Run(step, kCut)));
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, AttentionInvariance,

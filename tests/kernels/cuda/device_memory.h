@@ -21,7 +21,7 @@ class DeviceArray {
  public:
   explicit DeviceArray(const std::vector<T>& values) : count_(values.size()) {
     void* memory = nullptr;
-    EXPECT_EQ(cudaMalloc(&memory, count_ * sizeof(T) + 16), cudaSuccess);
+    EXPECT_EQ(cudaMalloc(&memory, count_ == 0 ? 1 : count_ * sizeof(T)), cudaSuccess);
     data_ = static_cast<T*>(memory);
     Set(values);
   }
