@@ -65,8 +65,7 @@ struct AttentionKernels {
   // none of them get max = minus infinity.
   void (*split)(const AttentionRows& rows, int64_t split, float* scratch,
                 const AttentionPartial& partial);
-  // total = total merged with `next`, which holds later keys. total->max = minus infinity at first,
-  // the rest zero.
+  // total = total merged with `next`, which holds later keys. At first `total` is split 0's.
   void (*merge)(int64_t rows, int64_t head_dim, const AttentionPartial& next,
                 const AttentionPartial& total);
   // Writes out / sum to rows.out.

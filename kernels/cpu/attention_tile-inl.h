@@ -283,7 +283,7 @@ HWY_INLINE void AddValuesTile(const PageStream<Element>& stream, KeyRange keys, 
       }
     }
   }
-  // Zeros become positive, as merging with an empty total makes them.
+  // Zeros become positive, as merging makes them: whether a split is alone must not show.
   KVERN_UNROLL for (size_t r = 0; r < kRows; ++r) {
     KVERN_UNROLL for (size_t v = 0; v < kVectors; ++v) {
       Store16(Add16(acc[r][v], Zero16()), out + static_cast<int64_t>(r) * out_stride + 16 * v);

@@ -103,7 +103,29 @@ HWY_INLINE Vec16 Max16(Vec16 a, Vec16 b) {
   return a;
 }
 
-// The sum of the lanes in a fixed order: halves, quarters, eighths, pairs.
+// The lanes combined in a fixed order: halves, quarters, eighths, pairs. `combine` is given two
+// vectors of any width.
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+template <class Combine>
+HWY_INLINE float Fold16(const Vec16& v, const Combine& combine) {
+  const hn::Full128<float> d128;
+#if HWY_TARGET == HWY_AVX3
+  const hn::Full256<float> d256;
+  const auto eight = combine(hn::LowerHalf(d256, v.r[0]), hn::UpperHalf(d256, v.r[0]));
+#else
+  const auto eight = combine(v.r[0], v.r[1]);
+#endif
+  const auto four = combine(hn::LowerHalf(d128, eight), hn::UpperHalf(d128, eight));
+  const auto two = combine(four, hn::Shuffle1032(four));
+  return hn::GetLane(combine(two, hn::Shuffle2301(two)));
+}
+HWY_INLINE float Sum16(Vec16 v) {
+  return Fold16(v, [](auto a, auto b) HWY_ATTR { return hn::Add(a, b); });
+}
+HWY_INLINE float MaxLane16(Vec16 v) {
+  return Fold16(v, [](auto a, auto b) HWY_ATTR { return hn::Max(a, b); });
+}
+#else
 HWY_INLINE float Sum16(Vec16 v) {
   float lanes[16];
   Store16(v, lanes);
@@ -122,6 +144,7 @@ HWY_INLINE float MaxLane16(Vec16 v) {
   }
   return lanes[0];
 }
+#endif
 
 HWY_INLINE Vec16u Load16u(const void* p) {
   Vec16u v;

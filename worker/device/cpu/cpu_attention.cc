@@ -1,7 +1,6 @@
 // The operations that touch the KV cache.
 #include <algorithm>
 #include <cstring>
-#include <limits>
 
 #include "cluster/base/check.h"
 #include "worker/device/cpu/cpu_ops.h"
@@ -29,12 +28,6 @@ char* At(KvCache& cache, int64_t element) {
          static_cast<size_t>(element) * SizeOf(cache.shape().dtype);
 }
 
-void SetEmpty(const cpu::AttentionPartial& partial, int64_t rows, int64_t head_dim) {
-  std::fill_n(partial.max, rows, -std::numeric_limits<float>::infinity());
-  std::fill_n(partial.sum, rows, 0.0f);
-  std::fill_n(partial.out, rows * cpu::PaddedHeadDim(head_dim), 0.0f);
-}
-
 int64_t RowsOf(const cpu::AttentionRows& item) { return item.tokens * item.group; }
 
 // Multiplications of an item, about.
@@ -56,8 +49,8 @@ void ListItems(Tensor q, int64_t q_heads, const BatchLayout& layout, int64_t lay
   const char* base = static_cast<const char*>(const_cast<KvCache&>(cache).data());
   items.clear();
   for (const BatchSequence& sequence : layout.sequences) {
-    for (int64_t head = 0; head < shape.kv_heads; ++head) {
-      for (int64_t first = 0; first < sequence.count; first += tokens_per_item) {
+    for (int64_t first = 0; first < sequence.count; first += tokens_per_item) {
+      for (int64_t head = 0; head < shape.kv_heads; ++head) {
         cpu::AttentionRows item;
         const int64_t row = sequence.first_row + first;
         item.q = q.f32() + row * q.stride + head * group * shape.head_dim;
@@ -156,8 +149,8 @@ void CpuOps::AttendWholeItems(const std::vector<cpu::AttentionRows>& items, bool
     float* mine = memory + thread_floats * static_cast<size_t>(thread);
     const auto total = cpu::PartialIn(mine + scratch_floats, RowsOf(item));
     const auto next = cpu::PartialIn(mine + scratch_floats + partial_floats, RowsOf(item));
-    SetEmpty(total, RowsOf(item), dim);
-    for (int64_t split = 0; split < NumSplits(item); ++split) {
+    attention_.split(item, 0, mine, total);
+    for (int64_t split = 1; split < NumSplits(item); ++split) {
       attention_.split(item, split, mine, next);
       attention_.merge(RowsOf(item), dim, next, total);
     }
@@ -165,7 +158,8 @@ void CpuOps::AttendWholeItems(const std::vector<cpu::AttentionRows>& items, bool
   };
   const auto count = static_cast<int64_t>(items.size());
   if (parallel) {
-    pool_.Items(count, attend);
+    // Later tokens see more: the longest items first, so that threads end together.
+    pool_.Items(count, [&](int thread, int64_t i) { attend(thread, count - 1 - i); });
   } else {
     for (int64_t i = 0; i < count; ++i) attend(0, i);
   }
@@ -180,20 +174,15 @@ void CpuOps::AttendSplitItems(const std::vector<cpu::AttentionRows>& items) {
   };
   size_t floats = 0;
   for (const cpu::AttentionRows& item : items) {
-    floats += cpu::PartialFloats(RowsOf(item), dim) * static_cast<size_t>(NumSplits(item) + 1);
+    floats += cpu::PartialFloats(RowsOf(item), dim) * static_cast<size_t>(NumSplits(item));
   }
   float* memory = Scratch(attention_partials_, floats);
   std::vector<Part> parts;
-  std::vector<cpu::AttentionPartial> totals;
   for (const cpu::AttentionRows& item : items) {
-    const auto take = [&] {
-      const auto partial = cpu::PartialIn(memory, RowsOf(item));
+    for (int64_t split = 0; split < NumSplits(item); ++split) {
+      parts.push_back({&item, split, cpu::PartialIn(memory, RowsOf(item))});
       memory += cpu::PartialFloats(RowsOf(item), dim);
-      return partial;
-    };
-    totals.push_back(take());
-    for (int64_t split = 0; split < NumSplits(item); ++split)
-      parts.push_back({&item, split, take()});
+    }
   }
   const size_t scratch_floats = cpu::AttentionScratchFloats(dim);
   float* scratch =
@@ -204,12 +193,12 @@ void CpuOps::AttendSplitItems(const std::vector<cpu::AttentionRows>& items) {
                      part.partial);
   });
   size_t part = 0;
-  for (size_t i = 0; i < items.size(); ++i) {
-    SetEmpty(totals[i], RowsOf(items[i]), dim);
-    for (int64_t split = 0; split < NumSplits(items[i]); ++split, ++part) {
-      attention_.merge(RowsOf(items[i]), dim, parts[part].partial, totals[i]);
+  for (const cpu::AttentionRows& item : items) {
+    const cpu::AttentionPartial& total = parts[part++].partial;  // Every row sees the first key.
+    for (int64_t split = 1; split < NumSplits(item); ++split) {
+      attention_.merge(RowsOf(item), dim, parts[part++].partial, total);
     }
-    attention_.finish(items[i], totals[i]);
+    attention_.finish(item, total);
   }
 }
 
