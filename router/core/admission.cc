@@ -84,16 +84,23 @@ Refusal RouterImpl::Admissible(Client& client, const GenerateRequest& message, u
 }
 
 Refusal RouterImpl::CheckBeforeMakingRoom(Client& client, const GenerateRequest& message) {
-  Request probe;  // of a text, no more is known than that it has a token
+  Request probe;
   probe.tenant = client.tenant;
   probe.service_class = message.service_class;
   probe.band = static_cast<uint8_t>(message.priority);
   probe.n = message.n;
   probe.sampling.max_tokens = message.max_tokens.value_or(config_.default_max_tokens);
-  probe.prompt_tokens =
-      message.prompt_token_ids ? static_cast<uint32_t>(message.prompt_token_ids->size()) : 1;
+  // Of a text, no more is known than that it has a token.
+  bool known = message.prompt_token_ids.has_value();
+  probe.prompt_tokens = known ? static_cast<uint32_t>(message.prompt_token_ids->size()) : 1;
   probe.ttft_deadline = TtftDeadline(message);
   SizeUp(probe);
+  if (!known) {
+    // Choices share the full blocks of their prompt: of a longer one they may need fewer.
+    probe.need = Smaller(probe.need,
+                         BlocksNeeded(kBlockSize, probe.sampling.max_tokens, probe.n, kBlockSize));
+    probe.expected_blocks = std::min(probe.expected_blocks, probe.need.tokens_pool());
+  }
   if (probe.ttft_deadline <= now_) {
     return {ErrorCode::kDeadlineExceeded, "ttft_deadline_ms is 0, and others wait", {}};
   }

@@ -76,7 +76,8 @@ class RouterImpl {
   Request& OpenRequest(Client& client, RequestId id, GenerateRequest& message);
   // The ids are known and valid: refuse, or line up.
   void Enqueue(Request& request, std::vector<uint32_t> ids);
-  // `prompt_tokens` may be a lower bound: what does not fit with fewer never fits.
+  // `prompt_tokens` may be a lower bound if max_tokens alone is too much for the model: whatever
+  // its length, it never fits.
   Refusal CheckFits(uint64_t prompt_tokens, uint32_t max_tokens, uint32_t n) const;
   Refusal Overloaded(std::string what);
   Refusal CheckQuota(Tenant& tenant, uint64_t need);
