@@ -20,6 +20,9 @@ class DeferredCommunicator : public Communicator {
     comm_ = std::move(comm);
   }
 
+  // The rank takes part in nothing any more.
+  void Leave() { comm_.reset(); }
+
   int rank() const override { return rank_; }
   int world() const override { return world_; }
   absl::Status AllReduceSum(Tensor data) override { return get().AllReduceSum(data); }

@@ -61,6 +61,11 @@ absl::StatusOr<std::unique_ptr<Rank>> Rank::Open(const Checkpoint& checkpoint,
   return rank;
 }
 
+Rank::~Rank() {
+  if (decoder_ != nullptr) decoder_->ForgetRecordedSteps();
+  comm_.Leave();
+}
+
 absl::Status Rank::OpenDevice() {
   if (config_.gpu == nullptr) {
     CpuDeviceConfig device;

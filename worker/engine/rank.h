@@ -46,6 +46,9 @@ class Rank {
   static absl::StatusOr<std::unique_ptr<Rank>> Open(const Checkpoint& checkpoint,
                                                     const RankConfig& config);
 
+  // Leaves the group before it gives memory back: a GPU that waits for a lost peer would hold it.
+  ~Rank();
+
   // What this rank tells the router of itself. Names (group, model, host, rendezvous) are the
   // caller's to fill in.
   const Join& join() const { return join_; }

@@ -38,6 +38,7 @@ class Decoder::Impl {
   absl::Status Allocate();
   absl::StatusOr<Tensor> Forward(const BatchLayout& layout, KvCache& cache);
   size_t workspace_bytes() const { return workspace_->bytes() + batch_->bytes(); }
+  void ForgetRecordedSteps() { steps_.clear(); }
 
  private:
   // A step of one size: computed once, then recorded, then replayed.
@@ -256,6 +257,8 @@ Decoder::~Decoder() = default;
 absl::StatusOr<Tensor> Decoder::Forward(const BatchLayout& layout, KvCache& cache) {
   return impl_->Forward(layout, cache);
 }
+
+void Decoder::ForgetRecordedSteps() { impl_->ForgetRecordedSteps(); }
 
 size_t Decoder::workspace_bytes() const { return impl_->workspace_bytes(); }
 

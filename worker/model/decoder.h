@@ -33,6 +33,10 @@ class Decoder {
 
   size_t workspace_bytes() const;
 
+  // Steps are computed, or recorded anew, from now on. A communicator ends only after the recorded
+  // steps that it is part of.
+  void ForgetRecordedSteps();
+
  private:
   class Impl;
   explicit Decoder(std::unique_ptr<Impl> impl);

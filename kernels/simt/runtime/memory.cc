@@ -85,6 +85,8 @@ cudaError_t cudaMalloc(void** pointer, size_t bytes) {
 cudaError_t cudaFree(void* pointer) {
   if (!AllowedDuringCapture()) return Answer(cudaErrorStreamCaptureUnsupported);
   if (pointer == nullptr) return Answer(cudaSuccess);
+  // As the real one: whatever may still use the memory has ended when this returns.
+  kvern::simt::SynchronizeDevice(kvern::simt::CurrentDevice());
   for (int d = 0; d < kvern::simt::kMaxDevices; ++d) {
     auto& device = kvern::simt::Device(d);
     const std::lock_guard lock(device.mutex);

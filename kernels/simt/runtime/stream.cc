@@ -9,15 +9,15 @@
 namespace kvern::simt {
 namespace {
 
-// All streams there are. Never destroyed: threads may be busy when the process ends.
+// The streams of one device. Never destroyed: threads may be busy when the process ends.
 struct StreamList {
   std::mutex mutex;
   std::vector<cudaStream_t> streams;
 };
 
-StreamList& AllStreams() {
-  static auto* const all = new StreamList;
-  return *all;
+StreamList& StreamsOf(int device) {
+  static auto* const lists = new StreamList[kMaxDevices];
+  return lists[device];
 }
 
 }  // namespace
@@ -29,14 +29,16 @@ using kvern::simt::Answer;
 using kvern::simt::Resolve;
 
 CUstream_st::CUstream_st(int of_device) : device_(of_device), thread_([this] { Run(); }) {
-  const std::lock_guard lock(kvern::simt::AllStreams().mutex);
-  kvern::simt::AllStreams().streams.push_back(this);
+  auto& list = kvern::simt::StreamsOf(device_);
+  const std::lock_guard lock(list.mutex);
+  list.streams.push_back(this);
 }
 
 CUstream_st::~CUstream_st() {
   {
-    const std::lock_guard lock(kvern::simt::AllStreams().mutex);
-    std::erase(kvern::simt::AllStreams().streams, this);
+    auto& list = kvern::simt::StreamsOf(device_);
+    const std::lock_guard lock(list.mutex);
+    std::erase(list.streams, this);
   }
   {
     const std::lock_guard lock(mutex_);
@@ -150,10 +152,9 @@ cudaError_t EnqueueSignal(cudaStream_t stream, Task task) {
 }
 
 void SynchronizeDevice(int device) {
-  const std::lock_guard lock(AllStreams().mutex);  // nobody destroys one meanwhile
-  for (cudaStream_t stream : AllStreams().streams) {
-    if (stream->device() == device) stream->Synchronize();
-  }
+  StreamList& list = StreamsOf(device);
+  const std::lock_guard lock(list.mutex);  // nobody destroys one meanwhile
+  for (cudaStream_t stream : list.streams) stream->Synchronize();
 }
 
 }  // namespace kvern::simt

@@ -186,6 +186,20 @@ TEST_F(RuntimeTest, AFaultStays) {
   EXPECT_EQ(Read(0), 0);
 }
 
+TEST_F(RuntimeTest, FreeingMemoryWaitsForItsUsers) {
+  char* memory = nullptr;
+  ASSERT_EQ(cudaMalloc(reinterpret_cast<void**>(&memory), 1 << 20), cudaSuccess);
+  bool used = false;
+  auto hold = Hold();
+  ASSERT_EQ(EnqueueTask(stream_, [&] { used = true; }), cudaSuccess);
+  std::thread free([&] {
+    EXPECT_EQ(cudaFree(memory), cudaSuccess);
+    EXPECT_TRUE(used);
+  });
+  hold.set_value();
+  free.join();
+}
+
 TEST_F(RuntimeTest, MemoryIsCountedAndRunsOut) {
   size_t before = 0, after = 0, total = 0;
   ASSERT_EQ(cudaMemGetInfo(&before, &total), cudaSuccess);

@@ -70,7 +70,7 @@ absl::Status CudaBatch::Allocate() {
 }
 
 CudaBatch::~CudaBatch() {
-  context_.Enter();
+  context_.Drain();  // copies still read the staging memory
   if (sent_ != nullptr) cudaEventDestroy(sent_);
 }
 

@@ -73,6 +73,11 @@ CudaContext::~CudaContext() {
 
 void CudaContext::Enter() const { cudaSetDevice(index_); }
 
+void CudaContext::Drain() const {
+  Enter();
+  cudaStreamSynchronize(stream_);
+}
+
 void CudaContext::Check(cudaError_t error, const char* what) {
   if (error != cudaSuccess) Fail(CudaStatus(error, absl::StrCat("GPU ", index_, ": ", what)));
 }

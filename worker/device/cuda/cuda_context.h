@@ -44,7 +44,10 @@ class CudaContext {
   // Waits until the stream has done what it was given: asking, not blocking, so that `watch` can
   // end a wait that has no end. Returns status().
   absl::Status Wait();
-  // Waits for an event of this stream in the same way.
+  // Waits until the stream is empty, for as long as that takes: before memory is given back, when
+  // no communicator is left to wait for.
+  void Drain() const;
+  // Waits for an event of this stream in the same way as Wait.
   absl::Status WaitFor(cudaEvent_t event);
 
   // Asked while waiting, with how long this wait has lasted; an error is final. One at a time.

@@ -62,7 +62,7 @@ absl::StatusOr<std::unique_ptr<Device>> CudaDevice::Open(const GpuDeviceConfig& 
   return std::unique_ptr<Device>(std::move(device));
 }
 
-CudaDevice::~CudaDevice() { context_->Enter(); }
+CudaDevice::~CudaDevice() { context_->Drain(); }
 
 std::string CudaDevice::description() const {
   const cudaDeviceProp& properties = context_->properties();
