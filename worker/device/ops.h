@@ -32,6 +32,27 @@ struct LogSumExpPart {
   double sum = 0;
 };
 
+// A question about one row of the logits.
+//   kTop: the k largest (fewer if V < k), value descending, then index ascending.
+//   kLogSumExp: at the given temperature.
+//   kGumbelMax: the column with the largest logit * inverse_temperature + Gumbel noise, and that
+//     value; the noise of column i follows from (key, vocab_begin + i) alone, so it does not depend
+//     on how columns are sharded.
+struct LogitQuery {
+  enum class Kind : uint8_t { kTop, kLogSumExp, kGumbelMax };
+  Kind kind = Kind::kTop;
+  int64_t row = 0;
+  int64_t k = 1;  // at most kMaxTopCandidates
+  float inverse_temperature = 1;
+  uint64_t key = 0;
+};
+inline constexpr int64_t kMaxTopCandidates = 1024;
+
+struct LogitAnswer {
+  std::vector<Candidate> candidates;  // kTop; one for kGumbelMax
+  LogSumExpPart sum;                  // kLogSumExp
+};
+
 class Ops {
  public:
   virtual ~Ops() = default;
@@ -72,20 +93,11 @@ class Ops {
   virtual void CopyBlocks(std::span<const std::pair<uint32_t, uint32_t>> from_to,
                           KvCache& cache) = 0;
 
-  // ---- Sampling on this rank's columns of the logits, logits: [R, V] float32. Results on the host
-  // on return (these synchronise).
-
-  // The k largest of row `row` (fewer if V < k): value descending, then index ascending.
-  virtual void TopCandidates(Tensor logits, int64_t row, int64_t k,
-                             std::vector<Candidate>& out) = 0;
-
-  virtual LogSumExpPart LogSumExp(Tensor logits, int64_t row, float inverse_temperature) = 0;
-
-  // The column with the largest logit * inverse_temperature + Gumbel noise; the noise of column i
-  // is a function of (key, vocab_begin + i) alone, so it does not depend on how columns are
-  // sharded.
-  virtual Candidate GumbelMax(Tensor logits, int64_t row, float inverse_temperature, uint64_t key,
-                              int64_t vocab_begin) = 0;
+  // Answers questions about this rank's columns of the logits, [R, V] float32: all that a step has
+  // to ask at once, since asking a GPU costs a round trip. answers[i]: of queries[i], on the host
+  // on return (this synchronises; empty if the device has failed).
+  virtual void AskLogits(Tensor logits, int64_t vocab_begin, std::span<const LogitQuery> queries,
+                         std::vector<LogitAnswer>& answers) = 0;
 };
 
 }  // namespace kvern

@@ -11,7 +11,7 @@ namespace {
 
 // Candidates of a shard for a row with filters. A nucleus that needs more is gathered as a whole
 // row.
-constexpr size_t kMaxCandidates = 1024;
+constexpr size_t kMaxCandidates = kMaxTopCandidates;
 // Beyond top_k, so that a few ties with the k-th are seen.
 constexpr size_t kTieRoom = 32;
 // Whole rows per collective: 16 rows of 128 Ki tokens are 16 MiB.
@@ -64,10 +64,7 @@ absl::StatusOr<std::vector<SampledToken>> Sampler::Sample(Tensor logits,
   if (rows.empty()) return samples;
   std::vector<RowPlan> plans = PlanRows(rows);
   if (edits_.size() < rows.size()) edits_.resize(rows.size());
-  for (size_t row = 0; row < rows.size(); ++row) {
-    KVERN_RETURN_IF_ERROR(Collect(logits, row, rows[row], plans[row]));
-  }
-  KVERN_RETURN_IF_ERROR(device_.Synchronize());
+  KVERN_RETURN_IF_ERROR(Collect(logits, rows, plans));
   gathered_.resize(mine_.size() * static_cast<size_t>(comm_.world()));
   KVERN_RETURN_IF_ERROR(comm_.AllGather(mine_.data(), mine_.size(), gathered_.data()));
 
@@ -124,53 +121,104 @@ absl::Status Sampler::Edit(Tensor logits, size_t row, const SampleRow& what) {
                               vocab_.size() * sizeof(float));
 }
 
-absl::StatusOr<float> Sampler::RawOf(Tensor logits, size_t row, const Candidate& candidate,
-                                     bool noisy) {
-  float now = candidate.value;
-  if (noisy) {
-    const float* at = logits.f32() + static_cast<int64_t>(row) * logits.stride + candidate.index;
-    KVERN_RETURN_IF_ERROR(device_.CopyToHost(&now, at, sizeof(now)));
-  }
-  return RawLogit(edits_[row], candidate.index, now);
+void Sampler::Ask(const LogitQuery& query, LogitAnswer& place) {
+  queries_.push_back(query);
+  places_.push_back(&place);
 }
 
-absl::Status Sampler::Collect(Tensor logits, size_t row, const SampleRow& what,
-                              const RowPlan& plan) {
+void Sampler::FinishRound(Tensor logits) {
+  if (queries_.empty()) return;
+  ops_.AskLogits(logits, vocab_.begin, queries_, round_);
+  for (size_t i = 0; i < places_.size(); ++i) std::swap(*places_[i], round_[i]);
+  queries_.clear();
+  places_.clear();
+}
+
+void Sampler::AskRaw(Tensor logits, std::span<const SampleRow> rows,
+                     std::span<const RowPlan> plans) {
+  for (size_t row = 0; row < rows.size(); ++row) {
+    if (!rows[row].params->logprobs) continue;
+    auto index = static_cast<int64_t>(row);
+    Ask({.kind = LogitQuery::Kind::kLogSumExp, .row = index}, answers_[row].raw_sum);
+    answers_[row].raw_top.candidates.clear();
+    if (plans[row].top == 0) continue;
+    Ask({.row = index, .k = static_cast<int64_t>(plans[row].top)}, answers_[row].raw_top);
+  }
+  FinishRound(logits);
+}
+
+void Sampler::AskEdited(Tensor logits, std::span<const SampleRow> rows,
+                        std::span<const RowPlan> plans) {
+  for (size_t row = 0; row < rows.size(); ++row) {
+    const SamplingParams& params = *rows[row].params;
+    LogitQuery query{.row = static_cast<int64_t>(row)};
+    bool filters = !IsGreedy(params) && HasFilters(params, vocab_size_);
+    if (IsGreedy(params) || filters) {
+      query.k = static_cast<int64_t>(plans[row].candidates);
+    } else {
+      query.kind = LogitQuery::Kind::kGumbelMax;
+      query.inverse_temperature = InverseTemperature(params);
+      query.key = DrawKey(params.seed, rows[row].choice, rows[row].position);
+    }
+    Ask(query, answers_[row].best);
+    if (!filters) continue;
+    query.kind = LogitQuery::Kind::kLogSumExp;
+    query.inverse_temperature = InverseTemperature(params);
+    Ask(query, answers_[row].edited_sum);
+  }
+  FinishRound(logits);
+}
+
+absl::Status Sampler::Collect(Tensor logits, std::span<const SampleRow> rows,
+                              std::span<const RowPlan> plans) {
+  answers_.resize(std::max(answers_.size(), rows.size()));
+  AskRaw(logits, rows, plans);
+  for (size_t row = 0; row < rows.size(); ++row) {
+    KVERN_RETURN_IF_ERROR(Edit(logits, row, rows[row]));
+  }
+  AskEdited(logits, rows, plans);
+  KVERN_RETURN_IF_ERROR(device_.Synchronize());
+  for (size_t row = 0; row < rows.size(); ++row) {
+    KVERN_RETURN_IF_ERROR(Write(logits, row, rows[row], plans[row]));
+  }
+  return absl::OkStatus();
+}
+
+// The row's part of mine_.
+absl::Status Sampler::Write(Tensor logits, size_t row, const SampleRow& what, const RowPlan& plan) {
   const SamplingParams& params = *what.params;
-  auto index = static_cast<int64_t>(row);
+  const RowAnswers& answers = answers_[row];
+  bool logprobs = params.logprobs.has_value();
+  bool filters = !IsGreedy(params) && HasFilters(params, vocab_size_);
   std::byte* out = mine_.data() + plan.offset;
   RowHeader header;
   header.columns = vocab_.size();
-  std::vector<Candidate> top;
-  if (params.logprobs) {  // of the raw logits: before the edits
-    header.raw = ops_.LogSumExp(logits, index, 1.0f);
-    ops_.TopCandidates(logits, index, static_cast<int64_t>(plan.top), top);
-    header.top = static_cast<uint32_t>(top.size());
+  header.candidates = static_cast<uint32_t>(answers.best.candidates.size());
+  if (logprobs) {
+    header.raw = answers.raw_sum.sum;
+    header.top = static_cast<uint32_t>(answers.raw_top.candidates.size());
   }
-  KVERN_RETURN_IF_ERROR(Edit(logits, row, what));
-  bool greedy = IsGreedy(params);
-  bool filters = !greedy && HasFilters(params, vocab_size_);
-  if (greedy || filters) {
-    ops_.TopCandidates(logits, index, static_cast<int64_t>(plan.candidates), candidates_);
-  } else {
-    uint64_t key = DrawKey(params.seed, what.choice, what.position);
-    float inverse_temperature = InverseTemperature(params);
-    candidates_ = {ops_.GumbelMax(logits, index, inverse_temperature, key, vocab_.begin)};
-  }
-  if (filters) header.edited = ops_.LogSumExp(logits, index, InverseTemperature(params));
-  header.candidates = static_cast<uint32_t>(candidates_.size());
-
+  if (filters) header.edited = answers.edited_sum.sum;
   std::memcpy(out, &header, sizeof(header));
   out += sizeof(header);
-  for (const Candidate& candidate : candidates_) {
-    KVERN_ASSIGN_OR_RETURN(float raw, RawOf(logits, row, candidate, !greedy && !filters));
-    TokenLogit token{Ordered(candidate.value), raw, vocab_.begin + candidate.index};
+  for (const Candidate& candidate : answers.best.candidates) {
+    float now = candidate.value;
+    if (!IsGreedy(params) && !filters && logprobs) {  // its value is not the logit
+      const float* at = logits.f32() + static_cast<int64_t>(row) * logits.stride + candidate.index;
+      KVERN_RETURN_IF_ERROR(device_.CopyToHost(&now, at, sizeof(now)));
+    }
+    TokenLogit token{Ordered(candidate.value), RawLogit(edits_[row], candidate.index, now),
+                     vocab_.begin + candidate.index};
     std::memcpy(out, &token, sizeof(token));
     out += sizeof(token);
   }
+  if (!logprobs) return absl::OkStatus();
   out = mine_.data() + plan.offset + sizeof(header) + plan.candidates * sizeof(TokenLogit);
-  for (Candidate& candidate : top) candidate.index += vocab_.begin;
-  if (!top.empty()) std::memcpy(out, top.data(), top.size() * sizeof(Candidate));
+  for (Candidate candidate : answers.raw_top.candidates) {
+    candidate.index += vocab_.begin;
+    std::memcpy(out, &candidate, sizeof(candidate));
+    out += sizeof(candidate);
+  }
   return absl::OkStatus();
 }
 

@@ -57,12 +57,18 @@ class Sampler {
   };
 
   std::vector<RowPlan> PlanRows(std::span<const SampleRow> rows);
-  absl::Status Collect(Tensor logits, size_t row, const SampleRow& what, const RowPlan& plan);
+  // What this rank's columns say of each row, into mine_. In two rounds of questions: of the raw
+  // logits, and of the edited ones.
+  absl::Status Collect(Tensor logits, std::span<const SampleRow> rows,
+                       std::span<const RowPlan> plans);
+  void AskRaw(Tensor logits, std::span<const SampleRow> rows, std::span<const RowPlan> plans);
+  void AskEdited(Tensor logits, std::span<const SampleRow> rows, std::span<const RowPlan> plans);
+  void Ask(const LogitQuery& query, LogitAnswer& place);
+  void FinishRound(Tensor logits);
+  absl::Status Write(Tensor logits, size_t row, const SampleRow& what, const RowPlan& plan);
   absl::Status Edit(Tensor logits, size_t row, const SampleRow& what);
   // The row's logits where the host can read them, until the next call.
   absl::StatusOr<float*> HostRow(Tensor logits, size_t row);
-  // The logit of a candidate before the edits. `noisy`: its value is not the logit now.
-  absl::StatusOr<float> RawOf(Tensor logits, size_t row, const Candidate& candidate, bool noisy);
   // The same row as rank `rank` sent it.
   RowHeader HeaderOf(int rank, const RowPlan& plan) const;
   CandidateSet Merge(const RowPlan& plan, const SamplingParams& params) const;
@@ -84,9 +90,16 @@ class Sampler {
   const ShardRange vocab_;
   const uint32_t vocab_size_;
   LogitEditor editor_;
-  std::vector<LogitEdits> edits_;      // of each row, this rank's columns
-  std::vector<Candidate> candidates_;  // scratch
-  std::vector<float> row_copy_;        // scratch, of a row in memory that the host cannot reach
+  std::vector<LogitEdits> edits_;  // of each row, this rank's columns
+  // Of each row; what was not asked is stale.
+  struct RowAnswers {
+    LogitAnswer raw_sum, raw_top, best, edited_sum;
+  };
+  std::vector<RowAnswers> answers_;
+  std::vector<LogitQuery> queries_;   // of a round
+  std::vector<LogitAnswer*> places_;  // where the round's answers go
+  std::vector<LogitAnswer> round_;
+  std::vector<float> row_copy_;  // scratch, of a row in memory that the host cannot reach
   std::vector<std::byte> mine_;
   std::vector<std::byte> gathered_;  // [world][mine_.size()]
 };

@@ -291,19 +291,26 @@ TEST(CpuDeviceTest, SamplingIsTheSameForAnyNumberOfThreads) {
   for (int threads : {2, 3, 5}) {
     const auto device = MakeCpuDevice(threads);
     const Tensor view = View(logits, 3, 5000);
-    std::vector<Candidate> top;
-    device->ops().TopCandidates(view, 1, 40, top);
+    using Kind = LogitQuery::Kind;
+    std::vector<LogitAnswer> answers;
+    std::vector<LogitAnswer> same;
+    std::vector<LogitQuery> queries = {
+        {.row = 1, .k = 40}, {.kind = Kind::kLogSumExp, .row = 1, .inverse_temperature = 0.7f}};
+    for (uint64_t key = 0; key < 30; ++key) {
+      queries.push_back(
+          {.kind = Kind::kGumbelMax, .row = 1, .inverse_temperature = 0.7f, .key = key});
+    }
+    device->ops().AskLogits(view, 300, queries, answers);
+    one->ops().AskLogits(view, 300, queries, same);
+    const std::vector<Candidate>& top = answers[0].candidates;
     const std::vector<uint32_t> want = reference::Top(row, 40);
     ASSERT_EQ(top.size(), want.size());
     for (size_t i = 0; i < want.size(); ++i) EXPECT_EQ(top[i].index, want[i]);
-    const LogSumExpPart part = device->ops().LogSumExp(view, 1, 0.7f);
-    EXPECT_EQ(part.max, top[0].value);
-    EXPECT_EQ(part.sum, one->ops().LogSumExp(view, 1, 0.7f).sum);
-    for (uint64_t key = 0; key < 30; ++key) {
-      const Candidate got = device->ops().GumbelMax(view, 1, 0.7f, key, 300);
-      const Candidate same = one->ops().GumbelMax(view, 1, 0.7f, key, 300);
-      EXPECT_EQ(got.index, same.index);
-      EXPECT_EQ(got.value, same.value);
+    EXPECT_EQ(answers[1].sum.max, top[0].value);
+    EXPECT_EQ(answers[1].sum.sum, same[1].sum.sum);
+    for (size_t i = 2; i < queries.size(); ++i) {
+      EXPECT_EQ(answers[i].candidates[0].index, same[i].candidates[0].index);
+      EXPECT_EQ(answers[i].candidates[0].value, same[i].candidates[0].value);
     }
   }
 }

@@ -249,6 +249,27 @@ void CpuOps::GatherLogitRows(const Batch& batch, Tensor x, Tensor out) {
   }
 }
 
+void CpuOps::AskLogits(Tensor logits, int64_t vocab_begin, std::span<const LogitQuery> queries,
+                       std::vector<LogitAnswer>& answers) {
+  answers.resize(queries.size());
+  for (size_t i = 0; i < queries.size(); ++i) {
+    const LogitQuery& query = queries[i];
+    LogitAnswer& answer = answers[i];
+    switch (query.kind) {
+      case LogitQuery::Kind::kTop:
+        TopCandidates(logits, query.row, query.k, answer.candidates);
+        break;
+      case LogitQuery::Kind::kLogSumExp:
+        answer.sum = LogSumExp(logits, query.row, query.inverse_temperature);
+        break;
+      case LogitQuery::Kind::kGumbelMax:
+        answer.candidates = {
+            GumbelMax(logits, query.row, query.inverse_temperature, query.key, vocab_begin)};
+        break;
+    }
+  }
+}
+
 void CpuOps::TopCandidates(Tensor logits, int64_t row, int64_t k, std::vector<Candidate>& out) {
   CheckF32(logits);
   columns_.resize(static_cast<size_t>(std::clamp<int64_t>(k, 0, logits.cols)));

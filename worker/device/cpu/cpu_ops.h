@@ -44,10 +44,8 @@ class CpuOps final : public Ops {
   void SwiGlu(Tensor gate_up, Tensor out) override;
   void GatherLogitRows(const Batch& batch, Tensor x, Tensor out) override;
   void CopyBlocks(std::span<const std::pair<uint32_t, uint32_t>> from_to, KvCache& cache) override;
-  void TopCandidates(Tensor logits, int64_t row, int64_t k, std::vector<Candidate>& out) override;
-  LogSumExpPart LogSumExp(Tensor logits, int64_t row, float inverse_temperature) override;
-  Candidate GumbelMax(Tensor logits, int64_t row, float inverse_temperature, uint64_t key,
-                      int64_t vocab_begin) override;
+  void AskLogits(Tensor logits, int64_t vocab_begin, std::span<const LogitQuery> queries,
+                 std::vector<LogitAnswer>& answers) override;
 
  private:
   // Waking the pool and waiting for it costs a few microseconds: some ten thousand operations.
@@ -94,6 +92,10 @@ class CpuOps final : public Ops {
   void MatMulByPanels(Tensor x, const cpu::PackedMatrix& w, const float* bias, Tensor out);
   void PackTile(Tensor x, const cpu::PackedMatrix& w, const RowCopies& to, int64_t copy,
                 int64_t tile);
+  void TopCandidates(Tensor logits, int64_t row, int64_t k, std::vector<Candidate>& out);
+  LogSumExpPart LogSumExp(Tensor logits, int64_t row, float inverse_temperature);
+  Candidate GumbelMax(Tensor logits, int64_t row, float inverse_temperature, uint64_t key,
+                      int64_t vocab_begin);
   void AttendWholeItems(const std::vector<cpu::AttentionRows>& items, bool parallel);
   void AttendSplitItems(const std::vector<cpu::AttentionRows>& items);
 

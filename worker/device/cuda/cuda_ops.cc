@@ -9,7 +9,8 @@ namespace kvern::inline KVERN_GPU_BUILD {
 namespace {
 
 constexpr size_t kRequestBytes = 64 << 10;
-constexpr size_t kResultBytes = 64 << 10;
+// Of 256 rows: 1024 candidates each would be 2 MiB; they then go in two turns.
+constexpr size_t kResultBytes = 1 << 20;
 
 const CudaBatch& Of(const Batch& batch) { return static_cast<const CudaBatch&>(batch); }
 

@@ -27,10 +27,8 @@ class CudaOps final : public Ops {
   void SwiGlu(Tensor gate_up, Tensor out) override;
   void GatherLogitRows(const Batch& batch, Tensor x, Tensor out) override;
   void CopyBlocks(std::span<const std::pair<uint32_t, uint32_t>> from_to, KvCache& cache) override;
-  void TopCandidates(Tensor logits, int64_t row, int64_t k, std::vector<Candidate>& out) override;
-  LogSumExpPart LogSumExp(Tensor logits, int64_t row, float inverse_temperature) override;
-  Candidate GumbelMax(Tensor logits, int64_t row, float inverse_temperature, uint64_t key,
-                      int64_t vocab_begin) override;
+  void AskLogits(Tensor logits, int64_t vocab_begin, std::span<const LogitQuery> queries,
+                 std::vector<LogitAnswer>& answers) override;
 
  private:
   CudaOps(CudaContext& context, std::unique_ptr<CudaMatMul> matmul)
@@ -38,11 +36,20 @@ class CudaOps final : public Ops {
 
   void Check(cudaError_t error, const char* what) { context_.Check(error, what); }
   void Norm(const Tensor* delta, Tensor x, const float* weight, float eps, Tensor out);
-  // Sends a request for one row, and returns the kernel's view of it.
-  gpu::LogitsArgs Request(Tensor logits, const gpu::SampleRow& row);
-  // Waits for what a sampling kernel left in results_; false if it failed.
-  bool Receive(size_t bytes);
-  void TopOfCopy(Tensor logits, int64_t row, int64_t k, std::vector<Candidate>& out);
+  // Queries of one kind (and k), which one launch answers, and where its results begin.
+  struct Launched {
+    std::span<const size_t> queries;
+    size_t result = 0;
+  };
+  size_t ResultBytes(Tensor logits, const LogitQuery& query) const;
+  // How many of `open`, at least one, go into one launch with the memory that is left.
+  size_t Together(Tensor logits, std::span<const LogitQuery> queries,
+                  std::span<const size_t> open) const;
+  void LaunchQueries(Tensor logits, int64_t vocab_begin, std::span<const LogitQuery> queries,
+                     std::span<const size_t> members);
+  // Waits for what was launched and hands it out.
+  void Receive(Tensor logits, std::span<const LogitQuery> queries,
+               std::vector<LogitAnswer>& answers);
 
   CudaContext& context_;
   std::unique_ptr<CudaMatMul> matmul_;
@@ -50,6 +57,10 @@ class CudaOps final : public Ops {
   DeviceMemory requests_;
   DeviceMemory results_;
   PinnedMemory received_;
+  std::vector<size_t> order_;       // of queries, equal ones together
+  std::vector<Launched> launched_;  // since the last Receive
+  size_t requested_ = 0;            // requests among them
+  size_t result_bytes_ = 0;         // of results_ among them
 };
 
 }  // namespace kvern::inline KVERN_GPU_BUILD

@@ -1,97 +1,160 @@
-// The operations on logits that the host waits for.
+// Questions about logits: queries of one kind are one launch, and all launches one round trip.
 #include <algorithm>
-#include <cmath>
 #include <cstring>
+#include <numeric>
+#include <tuple>
 
 #include "cluster/base/check.h"
 #include "worker/device/cuda/cuda_ops.h"
 
 namespace kvern::inline KVERN_GPU_BUILD {
+namespace {
 
-gpu::LogitsArgs CudaOps::Request(Tensor logits, const gpu::SampleRow& row) {
-  KVERN_CHECK(logits.dtype == DType::kF32 && row.row >= 0 && row.row < logits.rows);
-  context_.Enter();
-  // Whoever asked before has waited for the answer, so the staging memory is free.
-  std::memcpy(staging_.data(), &row, sizeof(row));
-  context_.Check(cudaMemcpyAsync(requests_.data(), staging_.data(), sizeof(row),
-                                 cudaMemcpyHostToDevice, context_.stream()),
-                 "copying a sampling request");
+static_assert(kMaxTopCandidates <= gpu::kMaxCandidates);
+
+using Kind = LogitQuery::Kind;
+
+constexpr size_t kAlignment = 16;  // of a launch's results
+
+size_t RoundUp(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+// What queries of one launch share.
+std::tuple<Kind, int64_t> LaunchKey(const LogitQuery& query) {
+  return {query.kind, query.kind == Kind::kTop ? query.k : 0};
+}
+
+}  // namespace
+
+size_t CudaOps::ResultBytes(Tensor logits, const LogitQuery& query) const {
+  switch (query.kind) {
+    case Kind::kTop:
+      return static_cast<size_t>(std::min(query.k, logits.cols)) * sizeof(gpu::ScoredColumn);
+    case Kind::kLogSumExp:
+      return static_cast<size_t>(gpu::SumParts(static_cast<int32_t>(logits.cols))) *
+             sizeof(gpu::SumPart);
+    case Kind::kGumbelMax:
+      return sizeof(uint64_t);
+  }
+  return 0;
+}
+
+size_t CudaOps::Together(Tensor logits, std::span<const LogitQuery> queries,
+                         std::span<const size_t> open) const {
+  const LogitQuery& first = queries[open[0]];
+  const size_t room = std::min(
+      (staging_.bytes() / sizeof(gpu::SampleRow)) - requested_,
+      (results_.bytes() - result_bytes_) / std::max<size_t>(1, ResultBytes(logits, first)));
+  size_t count = 0;
+  while (count < open.size() && count < room &&
+         LaunchKey(queries[open[count]]) == LaunchKey(first)) {
+    ++count;
+  }
+  return count;
+}
+
+void CudaOps::LaunchQueries(Tensor logits, int64_t vocab_begin, std::span<const LogitQuery> queries,
+                            std::span<const size_t> members) {
+  const LogitQuery& first = queries[members[0]];
+  auto* requests = reinterpret_cast<gpu::SampleRow*>(staging_.data()) + requested_;
+  for (size_t i = 0; i < members.size(); ++i) {
+    const LogitQuery& query = queries[members[i]];
+    KVERN_CHECK(query.row >= 0 && query.row < logits.rows) << "row " << query.row;
+    requests[i] = {static_cast<int32_t>(query.row), query.inverse_temperature, query.key};
+  }
+  auto* on_device = static_cast<gpu::SampleRow*>(requests_.data()) + requested_;
+  Check(cudaMemcpyAsync(on_device, requests, members.size() * sizeof(gpu::SampleRow),
+                        cudaMemcpyHostToDevice, context_.stream()),
+        "copying questions about logits");
   gpu::LogitsArgs args;
   args.logits = logits.f32();
   args.stride = logits.stride;
   args.columns = static_cast<int32_t>(logits.cols);
-  args.requests = static_cast<const gpu::SampleRow*>(requests_.data());
-  args.count = 1;
-  return args;
-}
-
-bool CudaOps::Receive(size_t bytes) {
-  KVERN_CHECK_LE(bytes, received_.bytes());
-  context_.Check(cudaMemcpyAsync(received_.data(), results_.data(), bytes, cudaMemcpyDeviceToHost,
-                                 context_.stream()),
-                 "copying what was sampled");
-  return context_.Wait().ok();
-}
-
-// More candidates than the kernel gives: the host sorts.
-void CudaOps::TopOfCopy(Tensor logits, int64_t row, int64_t k, std::vector<Candidate>& out) {
-  std::vector<float> values(static_cast<size_t>(logits.cols));
-  context_.Enter();
-  context_.Check(
-      cudaMemcpyAsync(values.data(), logits.f32() + row * logits.stride,
-                      values.size() * sizeof(float), cudaMemcpyDeviceToHost, context_.stream()),
-      "copying logits");
-  out.clear();
-  if (!context_.Wait().ok()) return;
-  for (uint32_t i = 0; i < values.size(); ++i) {
-    out.push_back({std::isnan(values[i]) ? -INFINITY : values[i], i});
+  args.requests = on_device;
+  args.count = static_cast<int32_t>(members.size());
+  void* out = static_cast<char*>(results_.data()) + result_bytes_;
+  switch (first.kind) {
+    case Kind::kTop:
+      KVERN_CHECK_LE(first.k, kMaxTopCandidates);
+      Check(gpu::LaunchTopCandidates(args, static_cast<int32_t>(std::min(first.k, logits.cols)),
+                                     static_cast<gpu::ScoredColumn*>(out), context_.stream()),
+            "top_candidates");
+      break;
+    case Kind::kLogSumExp:
+      Check(gpu::LaunchLogSumExp(args, static_cast<gpu::SumPart*>(out), context_.stream()),
+            "log_sum_exp");
+      break;
+    case Kind::kGumbelMax:
+      Check(gpu::LaunchGumbelMax(args, static_cast<uint64_t>(vocab_begin),
+                                 static_cast<uint64_t*>(out), context_.stream()),
+            "gumbel_max");
+      break;
   }
-  const auto better = [](const Candidate& a, const Candidate& b) {
-    return a.value != b.value ? a.value > b.value : a.index < b.index;
-  };
-  std::sort(out.begin(), out.end(), better);
-  out.resize(std::min(out.size(), static_cast<size_t>(k)));
+  launched_.push_back({members, result_bytes_});
+  requested_ += members.size();
+  result_bytes_ = std::min(results_.bytes(),
+                           RoundUp(result_bytes_ + members.size() * ResultBytes(logits, first)));
 }
 
-void CudaOps::TopCandidates(Tensor logits, int64_t row, int64_t k, std::vector<Candidate>& out) {
-  out.clear();
-  const int64_t count = std::clamp<int64_t>(k, 0, logits.cols);
-  if (count == 0) return;
-  if (count > gpu::kMaxCandidates) return TopOfCopy(logits, row, count, out);
-  const gpu::LogitsArgs args = Request(logits, {static_cast<int32_t>(row), 1, 0});
-  Check(
-      gpu::LaunchTopCandidates(args, static_cast<int32_t>(count),
-                               static_cast<gpu::ScoredColumn*>(results_.data()), context_.stream()),
-      "top_candidates");
-  const auto size = static_cast<size_t>(count);
-  if (!Receive(size * sizeof(gpu::ScoredColumn))) return;
-  const auto* found = reinterpret_cast<const gpu::ScoredColumn*>(received_.data());
-  for (size_t i = 0; i < size; ++i) out.push_back({found[i].value, found[i].column});
+void CudaOps::Receive(Tensor logits, std::span<const LogitQuery> queries,
+                      std::vector<LogitAnswer>& answers) {
+  Check(cudaMemcpyAsync(received_.data(), results_.data(), result_bytes_, cudaMemcpyDeviceToHost,
+                        context_.stream()),
+        "copying answers about logits");
+  const bool arrived = context_.Wait().ok();
+  for (const Launched& launch : launched_) {
+    const std::byte* at = received_.data() + launch.result;
+    for (const size_t index : launch.queries) {
+      const LogitQuery& query = queries[index];
+      LogitAnswer& answer = answers[index];
+      answer.candidates.clear();
+      answer.sum = {};
+      if (!arrived) continue;
+      const size_t bytes = ResultBytes(logits, query);
+      if (query.kind == Kind::kTop) {
+        const auto* found = reinterpret_cast<const gpu::ScoredColumn*>(at);
+        for (size_t i = 0; i < bytes / sizeof(gpu::ScoredColumn); ++i) {
+          answer.candidates.push_back({found[i].value, found[i].column});
+        }
+      } else if (query.kind == Kind::kLogSumExp) {
+        const auto* parts = reinterpret_cast<const gpu::SumPart*>(at);
+        const gpu::SumPart sum =
+            gpu::FoldSums({parts, bytes / sizeof(gpu::SumPart)}, query.inverse_temperature);
+        answer.sum = {sum.max, sum.sum};
+      } else {
+        uint64_t best = 0;
+        std::memcpy(&best, at, sizeof(best));
+        const gpu::ScoredColumn chosen = gpu::ChosenColumn(best);
+        answer.candidates.push_back({chosen.value, chosen.column});
+      }
+      at += bytes;
+    }
+  }
+  launched_.clear();
+  requested_ = 0;
+  result_bytes_ = 0;
 }
 
-LogSumExpPart CudaOps::LogSumExp(Tensor logits, int64_t row, float inverse_temperature) {
-  const gpu::LogitsArgs args = Request(logits, {static_cast<int32_t>(row), inverse_temperature, 0});
-  Check(gpu::LaunchLogSumExp(args, static_cast<gpu::SumPart*>(results_.data()), context_.stream()),
-        "log_sum_exp");
-  const auto parts = static_cast<size_t>(gpu::SumParts(args.columns));
-  if (!Receive(parts * sizeof(gpu::SumPart))) return {};
-  const auto* found = reinterpret_cast<const gpu::SumPart*>(received_.data());
-  const gpu::SumPart sum = gpu::FoldSums({found, parts}, inverse_temperature);
-  return {sum.max, sum.sum};
-}
-
-Candidate CudaOps::GumbelMax(Tensor logits, int64_t row, float inverse_temperature, uint64_t key,
-                             int64_t vocab_begin) {
-  const gpu::LogitsArgs args =
-      Request(logits, {static_cast<int32_t>(row), inverse_temperature, key});
-  Check(gpu::LaunchGumbelMax(args, static_cast<uint64_t>(vocab_begin),
-                             static_cast<uint64_t*>(results_.data()), context_.stream()),
-        "gumbel_max");
-  if (!Receive(sizeof(uint64_t))) return {};
-  uint64_t best = 0;
-  std::memcpy(&best, received_.data(), sizeof(best));
-  const gpu::ScoredColumn chosen = gpu::ChosenColumn(best);
-  return {chosen.value, chosen.column};
+void CudaOps::AskLogits(Tensor logits, int64_t vocab_begin, std::span<const LogitQuery> queries,
+                        std::vector<LogitAnswer>& answers) {
+  KVERN_CHECK(logits.dtype == DType::kF32);
+  context_.Enter();
+  answers.resize(queries.size());
+  order_.resize(queries.size());
+  std::iota(order_.begin(), order_.end(), size_t{0});
+  std::stable_sort(order_.begin(), order_.end(), [&](size_t a, size_t b) {
+    return LaunchKey(queries[a]) < LaunchKey(queries[b]);
+  });
+  for (auto open = std::span<const size_t>(order_); !open.empty();) {
+    const size_t count = Together(logits, queries, open);
+    if (count == 0) {  // the memory is full
+      KVERN_CHECK(!launched_.empty()) << "one answer of " << results_.bytes() << " bytes";
+      Receive(logits, queries, answers);
+      continue;
+    }
+    LaunchQueries(logits, vocab_begin, queries, open.first(count));
+    open = open.subspan(count);
+  }
+  if (!launched_.empty()) Receive(logits, queries, answers);
 }
 
 }  // namespace kvern::inline KVERN_GPU_BUILD
