@@ -21,7 +21,7 @@ class EmulatedTest(ServiceTest):
         return client.complete(prompt_token_ids=PROMPT, max_tokens=max_tokens, ignore_eos=True,
                                **{"temperature": 0, **fields}).token_ids
 
-    def run_alone(self, tp, **fields):
+    def run_choices(self, tp, **fields):
         request = {"id": "0", "prompt_token_ids": PROMPT, "max_tokens": 24, "ignore_eos": True,
                    "temperature": 0, **fields}
         done = subprocess.run([BIN / "kvern-run", "--model", MODEL, "--tp", str(tp), "--kv-blocks",
@@ -29,7 +29,10 @@ class EmulatedTest(ServiceTest):
                               input=json.dumps(request) + "\n", capture_output=True, text=True,
                               timeout=300)
         self.assertEqual(done.returncode, 0, done.stderr)
-        return json.loads(done.stdout)["choices"][0]["token_ids"]
+        return [choice["token_ids"] for choice in json.loads(done.stdout)["choices"]]
+
+    def run_alone(self, tp, **fields):
+        return self.run_choices(tp, **fields)[0]
 
     def test_answers_like_kvern_run(self):
         service = self.start_emulated()
@@ -41,6 +44,16 @@ class EmulatedTest(ServiceTest):
         service.launch.signal(signal.SIGTERM)
         self.assertEqual(service.launch.wait(), 0, service.launch.stderr)
         self.assert_nothing_left(service)
+
+    def test_choices_that_share_blocks_do_not_disturb_each_other(self):
+        for tp in 1, 2:  # a prompt of a block and a half, whose half is copied
+            prompt = list(range(5, 29))
+            alone = self.run_alone(tp, prompt_token_ids=prompt)
+            self.assertEqual(self.run_choices(tp, prompt_token_ids=prompt, n=3), [alone] * 3)
+            drawn = {"temperature": 1.0, "seed": 4, "prompt_token_ids": prompt}
+            choices = self.run_choices(tp, n=3, **drawn)
+            self.assertEqual(choices[0], self.run_alone(tp, **drawn))
+            self.assertNotEqual(choices[0], choices[1])
 
     def check_lost_rank(self, rank, lose):
         # The stream goes on only as it is read, so it is not over before the rank is lost.

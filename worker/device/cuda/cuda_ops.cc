@@ -43,6 +43,8 @@ absl::StatusOr<std::unique_ptr<CudaOps>> CudaOps::Create(CudaContext& context,
                                                          bool batch_invariant) {
   KVERN_ASSIGN_OR_RETURN(auto matmul, CudaMatMul::Create(context, batch_invariant));
   std::unique_ptr<CudaOps> ops(new CudaOps(context, std::move(matmul)));
+  KVERN_ASSIGN_OR_RETURN(ops->pair_staging_, PinnedMemory::Allocate(context, kRequestBytes));
+  KVERN_ASSIGN_OR_RETURN(ops->pairs_, DeviceMemory::Allocate(context, kRequestBytes));
   KVERN_ASSIGN_OR_RETURN(ops->staging_, PinnedMemory::Allocate(context, kRequestBytes));
   KVERN_ASSIGN_OR_RETURN(ops->requests_, DeviceMemory::Allocate(context, kRequestBytes));
   KVERN_ASSIGN_OR_RETURN(ops->results_, DeviceMemory::Allocate(context, kResultBytes));
@@ -155,23 +157,23 @@ void CudaOps::GatherLogitRows(const Batch& batch, Tensor x, Tensor out) {
 
 void CudaOps::CopyBlocks(std::span<const std::pair<uint32_t, uint32_t>> from_to, KvCache& cache) {
   context_.Enter();
-  auto* pairs = reinterpret_cast<gpu::BlockPair*>(staging_.data());
+  auto* pairs = reinterpret_cast<gpu::BlockPair*>(pair_staging_.data());
   constexpr size_t kMost = kRequestBytes / sizeof(gpu::BlockPair);
   for (size_t done = 0; done < from_to.size();) {
-    if (!context_.Wait().ok()) return;  // the staging memory is free
+    if (!context_.Wait().ok()) return;  // the copy before has been made
     const size_t count = std::min(kMost, from_to.size() - done);
     for (size_t i = 0; i < count; ++i) {
       const auto& [from, to] = from_to[done + i];
       KVERN_CHECK_LT(static_cast<int64_t>(std::max(from, to)), cache.shape().num_blocks);
       pairs[i] = {from, to};
     }
-    Check(cudaMemcpyAsync(requests_.data(), pairs, count * sizeof(gpu::BlockPair),
+    Check(cudaMemcpyAsync(pairs_.data(), pairs, count * sizeof(gpu::BlockPair),
                           cudaMemcpyHostToDevice, context_.stream()),
           "copying pairs of blocks");
     gpu::CopyBlocksArgs args;
     args.data = cache.data();
     args.block_bytes = static_cast<int64_t>(cache.shape().BlockBytes());
-    args.pairs = static_cast<const gpu::BlockPair*>(requests_.data());
+    args.pairs = static_cast<const gpu::BlockPair*>(pairs_.data());
     args.count = static_cast<int32_t>(count);
     Check(gpu::LaunchCopyBlocks(args, context_.stream()), "copy_blocks");
     done += count;

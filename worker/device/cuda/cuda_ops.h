@@ -53,7 +53,10 @@ class CudaOps final : public Ops {
 
   CudaContext& context_;
   std::unique_ptr<CudaMatMul> matmul_;
-  PinnedMemory staging_;  // requests of sampling, pairs of blocks
+  // Pairs of blocks have memory of their own: nobody waits for their copy within the step.
+  PinnedMemory pair_staging_;
+  DeviceMemory pairs_;
+  PinnedMemory staging_;  // requests about logits; whoever asks waits for the answers
   DeviceMemory requests_;
   DeviceMemory results_;
   PinnedMemory received_;
