@@ -162,8 +162,8 @@ bool SameBytes(const Generated& a, const Generated& b) {
   return true;
 }
 
-// What a request of 300 tokens (more than one split of attention) says alone, in chunks, and among
-// others; true when all of it is the same.
+// What a request of 300 tokens (more than one split of attention) says alone, in chunks, resumed,
+// and among others; true when all of it is the same.
 bool SameInEveryBatch(const char* model, const GroupOptions& options) {
   auto group = ModelGroup::Load(std::string("tests/golden/tiny/") + model, options);
   if (group == nullptr) return false;
@@ -177,6 +177,16 @@ bool SameInEveryBatch(const char* model, const GroupOptions& options) {
   RunOptions chunked = run;
   chunked.chunk = 7;
   bool same = SameBytes(alone, group->Generate({request}, chunked)[0]);
+  // Resumed after two tokens, as when its group was lost: they have become part of the prompt.
+  auto resumed_prompt = request;
+  resumed_prompt.insert(resumed_prompt.end(), alone.tokens.begin(), alone.tokens.begin() + 2);
+  RunOptions rest = run;
+  rest.steps = 2;
+  rest.kept_logits = 2;
+  Generated last_two;
+  last_two.tokens.assign(alone.tokens.begin() + 2, alone.tokens.end());
+  last_two.logits.assign(alone.logits.begin() + 2, alone.logits.end());
+  same = SameBytes(last_two, group->Generate({resumed_prompt}, rest)[0]) && same;
   std::vector<std::vector<uint32_t>> crowd;
   for (int i = 0; i < 9; ++i) {
     crowd.push_back(RandomPrompt(rng, 1 + rng.Below(40), group->config().vocab_size));
