@@ -3,11 +3,15 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
+#include <string_view>
 
+#include "cluster/base/check.h"
 #include "cluster/base/rng.h"
 #include "tests/golden/model_group.h"
 #include "tests/golden/rounding_decoder.h"
+#include "worker/comm/nccl/load_backend.h"
 
 namespace kvern {
 namespace {
@@ -30,10 +34,19 @@ double Divergence(const std::vector<float>& p, const std::vector<float>& q) {
   return divergence;
 }
 
+// The emulated kind; the real one where KVERN_TEST_GPU is "cuda" (tools/gpu_check).
+const GpuBackend& TestedGpu() {
+  const char* kind = std::getenv("KVERN_TEST_GPU");
+  if (kind == nullptr || std::string_view(kind) != "cuda") return EmulatedBackend();
+  absl::StatusOr<const GpuBackend*> backend = CudaBackend();
+  KVERN_CHECK(backend.ok()) << backend.status();
+  return **backend;
+}
+
 GroupOptions Emulated(int world) {
   GroupOptions options;
   options.world = world;
-  options.gpu = &EmulatedBackend();
+  options.gpu = &TestedGpu();
   options.kv = DType::kBf16;
   options.max_tokens = 128;
   return options;
