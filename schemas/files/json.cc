@@ -1,7 +1,9 @@
 #include "schemas/files/json.h"
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <vector>
 
 #include "schemas/files/byte_source.h"
 

@@ -1,5 +1,6 @@
 // Attention of the CPU device: one layer of SmolLM2-135M's shape (9 query heads, 3 KV heads, 64
 // wide).
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <vector>

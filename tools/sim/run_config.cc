@@ -1,5 +1,6 @@
 #include "tools/sim/run_config.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 

@@ -1,5 +1,6 @@
 #include "tools/tokenizer/tokenizer_lines.h"
 
+#include <algorithm>
 #include <initializer_list>
 #include <nlohmann/json.hpp>
 #include <vector>

@@ -1,5 +1,6 @@
 #include "worker/engine/plan_channel.h"
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 

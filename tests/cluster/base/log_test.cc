@@ -1,5 +1,6 @@
 #include "cluster/base/log.h"
 
+#include <cstdint>
 #include <nlohmann/json.hpp>
 
 #include "gmock/gmock.h"

@@ -1,6 +1,7 @@
 // The kernels that work on rows and KV blocks, against float64 and against a row alone.
 #include "kernels/reference/rows.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <string>

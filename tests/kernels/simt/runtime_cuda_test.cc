@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <future>
+#include <memory>
 #include <thread>
 #include <vector>
 

@@ -7,6 +7,7 @@
 #include <csignal>
 #include <cstring>
 #include <functional>
+#include <string>
 #include <thread>
 #include <vector>
 

@@ -1,5 +1,6 @@
 #include "worker/device/cpu/cpu_device.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
