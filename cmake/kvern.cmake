@@ -1,4 +1,4 @@
-# The four kinds of target of this tree. Each folder is one library with explicit DEPS, so that the
+# The kinds of target of this tree. Each folder is one library with explicit DEPS, so that the
 # linker enforces the include directions of docs/architecture.md.
 
 set(CMAKE_CXX_STANDARD 20)
@@ -18,10 +18,7 @@ set(KVERN_TEST_OPTIONS -O0)
 
 option(KVERN_FUZZ "Build the libFuzzer targets (clang only)" OFF)
 
-find_program(KVERN_CCACHE ccache)
-if(KVERN_CCACHE)
-  set(CMAKE_CXX_COMPILER_LAUNCHER "${KVERN_CCACHE}")
-endif()
+include(precompiled)
 
 add_library(kvern_flags INTERFACE)
 target_include_directories(kvern_flags INTERFACE "${PROJECT_SOURCE_DIR}" "${PROJECT_BINARY_DIR}")
@@ -39,8 +36,15 @@ if(KVERN_SANITIZE)
     $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
 endif()
 
-# What a sanitizer build needs: all programs and tests, the tests with the label `threads`, the fuzzers.
-add_custom_target(all_tests)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  # g++ collects its garbage from 128 MiB on, and the precompiled headers alone are that.
+  target_compile_options(kvern_flags INTERFACE --param=ggc-min-heapsize=1000000)
+endif()
+kvern_precompiled_headers()
+
+# What a sanitizer build needs: the programs and the tests with the label `fast`, the tests with the
+# label `threads`, the fuzzers.
+add_custom_target(fast_tests)
 add_custom_target(thread_tests)
 add_custom_target(fuzz_targets)
 
@@ -57,18 +61,30 @@ function(kvern_library name)
   endif()
 endfunction()
 
+# kvern_test_library(NAME SRCS ... [DEPS ...]): what several tests share.
+function(kvern_test_library name)
+  cmake_parse_arguments(arg "" "" "SRCS;DEPS" ${ARGN})
+  add_library(${name} STATIC ${arg_SRCS})
+  target_compile_options(${name} PRIVATE ${KVERN_TEST_OPTIONS})
+  target_link_libraries(${name} PUBLIC kvern_flags ${arg_DEPS} GTest::gmock)
+  kvern_precompile(${name})
+endfunction()
+
 # kvern_program(NAME SRCS ... [DEPS ...]): an executable in build/<preset>/bin.
 function(kvern_program name)
   cmake_parse_arguments(arg "" "" "SRCS;DEPS" ${ARGN})
   add_executable(${name} ${arg_SRCS})
   target_link_libraries(${name} PRIVATE kvern_flags ${arg_DEPS})
-  add_dependencies(all_tests ${name})
+  if(NOT CMAKE_CURRENT_SOURCE_DIR MATCHES "^${PROJECT_SOURCE_DIR}/tests/")
+    add_dependencies(fast_tests ${name})
+  endif()
 endfunction()
 
-# kvern_test(NAME SRCS ... [DEPS ...] [LABELS fast|long|golden ...] [TIMEOUT seconds]): a GoogleTest
-# program; ctest runs it from the source root. Default label: fast.
+# kvern_test(NAME SRCS ... [DEPS ...] [LABELS fast|long|golden ...] [TIMEOUT seconds] [OPTIONS ...]): a
+# GoogleTest program; ctest runs it from the source root. Default label: fast. OPTIONS: flags of its
+# own, for which no precompiled header fits.
 function(kvern_test name)
-  cmake_parse_arguments(arg "" "TIMEOUT" "SRCS;DEPS;LABELS" ${ARGN})
+  cmake_parse_arguments(arg "" "TIMEOUT" "SRCS;DEPS;LABELS;OPTIONS" ${ARGN})
   if(NOT arg_LABELS)
     set(arg_LABELS fast)
   endif()
@@ -76,9 +92,14 @@ function(kvern_test name)
     set(arg_TIMEOUT 300)
   endif()
   add_executable(${name} ${arg_SRCS})
-  target_compile_options(${name} PRIVATE ${KVERN_TEST_OPTIONS})
+  target_compile_options(${name} PRIVATE ${KVERN_TEST_OPTIONS} ${arg_OPTIONS})
   target_link_libraries(${name} PRIVATE kvern_flags ${arg_DEPS} GTest::gmock GTest::gtest_main)
-  add_dependencies(all_tests ${name})
+  if(NOT arg_OPTIONS)
+    kvern_precompile(${name})
+  endif()
+  if("fast" IN_LIST arg_LABELS)
+    add_dependencies(fast_tests ${name})
+  endif()
   if("threads" IN_LIST arg_LABELS)
     add_dependencies(thread_tests ${name})
   endif()
@@ -104,9 +125,9 @@ function(kvern_fuzz name)
     target_link_options(fuzz_${name} PRIVATE -fsanitize=fuzzer)
     add_dependencies(fuzz_targets fuzz_${name})
   endif()
-  add_executable(fuzz_corpus_${name} ${arg_SRCS} "${PROJECT_SOURCE_DIR}/tests/fuzz/corpus_main.cc")
-  target_link_libraries(fuzz_corpus_${name} PRIVATE kvern_flags ${arg_DEPS})
-  add_dependencies(all_tests fuzz_corpus_${name})
+  add_executable(fuzz_corpus_${name} ${arg_SRCS})
+  target_link_libraries(fuzz_corpus_${name} PRIVATE kvern_corpus_main ${arg_DEPS})
+  add_dependencies(fast_tests fuzz_corpus_${name})
   add_test(NAME fuzz_corpus_${name}
     COMMAND fuzz_corpus_${name} "${PROJECT_SOURCE_DIR}/tests/fuzz/corpus/${name}")
   set_tests_properties(fuzz_corpus_${name} PROPERTIES LABELS fast TIMEOUT 120)

@@ -2,15 +2,15 @@
 // not checked here is not a rule of the house (CONTRIBUTING.md). Runs in the source root.
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
-#include <map>
 #include <regex>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/source_files.h"
 
+namespace kvern {
 namespace {
 
 namespace fs = std::filesystem;
@@ -19,44 +19,6 @@ constexpr size_t kMaxColumns = 100;
 constexpr size_t kMaxFileLines = 600;
 constexpr size_t kMaxFunctionLines = 70;
 constexpr size_t kMaxReadmeLines = 60;
-
-const char* const kRoots[] = {"schemas", "cluster", "router", "worker",
-                              "kernels", "tools",   "tests"};
-
-struct SourceFile {
-  std::string path;  // from the root, e.g. router/core/router.cc
-  std::string folder;
-  std::vector<std::string> lines;
-};
-
-bool IsSource(const fs::path& path) {
-  static const std::set<std::string> kEndings = {".h", ".cc", ".cu", ".cuh"};
-  return kEndings.contains(path.extension().string());
-}
-
-std::vector<std::string> ReadLines(const fs::path& path) {
-  std::ifstream file(path);
-  std::vector<std::string> lines;
-  for (std::string line; std::getline(file, line);) lines.push_back(line);
-  return lines;
-}
-
-const std::vector<SourceFile>& AllSources() {
-  static const std::vector<SourceFile> kFiles = [] {
-    std::vector<SourceFile> files;
-    for (const char* root : kRoots) {
-      for (const auto& entry : fs::recursive_directory_iterator(root)) {
-        if (!entry.is_regular_file() || !IsSource(entry.path())) continue;
-        files.push_back(
-            {entry.path().string(), entry.path().parent_path().string(), ReadLines(entry.path())});
-      }
-    }
-    std::sort(files.begin(), files.end(),
-              [](const SourceFile& a, const SourceFile& b) { return a.path < b.path; });
-    return files;
-  }();
-  return kFiles;
-}
 
 bool StartsWith(const std::string& text, const std::string& prefix) {
   return text.compare(0, prefix.size(), prefix) == 0;
@@ -239,3 +201,4 @@ TEST(Tidy, NothingIsLeftUnfinished) {
 }
 
 }  // namespace
+}  // namespace kvern

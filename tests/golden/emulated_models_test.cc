@@ -2,6 +2,7 @@
 // batches, recorded steps against computed ones, and what happens when a rank is lost.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
