@@ -2,6 +2,7 @@
 // recorded as CUDA graphs and not, beside the bytes and operations that a step needs.
 //   bench_step [--device cuda|emulated] [--smoke] [--json FILE]
 // --smoke: a tiny model and one step each, to see that everything runs.
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstring>
