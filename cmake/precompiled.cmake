@@ -1,10 +1,9 @@
-# The libraries' headers cost a test more than its own code does: parsing them was a third of it. They
-# are parsed once for all tests.
+# The libraries' headers cost a file more than its own code does: parsing them was a third of it. They
+# are parsed once for all tests, and once for all else.
 #
-# Not for libraries and programs: at -O2, g++ 12 warns of overruns that are not there when it inlines
-# what comes from a precompiled header. Only headers that most tests include, and none of ours: a change
-# to one of ours would rebuild all. That a test includes by itself what it uses is checked by
-# tests/include_test.cc, which reads this list. nlohmann/json.hpp would cost the tests without JSON more
+# Only headers that most files include, and none of ours: a change to one of ours would rebuild all. That
+# a file includes by itself what it uses shows in builds with ccache, and for tests in
+# tests/include_test.cc, which reads this list. nlohmann/json.hpp would cost the files without JSON more
 # than it gives the others.
 set(kvern_precompiled
   <algorithm> <array> <atomic> <charconv> <chrono> <cmath> <cstdint> <cstring> <deque> <filesystem>
@@ -28,7 +27,7 @@ if(KVERN_CCACHE AND NOT KVERN_PRECOMPILE)
   set(CMAKE_CXX_COMPILER_LAUNCHER "${KVERN_CCACHE}")
 endif()
 
-# Makes the precompiled headers, with the flags of tests.
+# Makes the precompiled headers, with the flags of tests and with those of all else.
 function(kvern_precompiled_headers)
   if(KVERN_PRECOMPILE)
     file(GENERATE OUTPUT "${PROJECT_BINARY_DIR}/precompiled.cc" CONTENT "")
@@ -36,6 +35,18 @@ function(kvern_precompiled_headers)
     target_compile_options(kvern_precompiled PRIVATE ${KVERN_TEST_OPTIONS})
     target_link_libraries(kvern_precompiled PRIVATE kvern_flags GTest::gmock)
     target_precompile_headers(kvern_precompiled PRIVATE ${kvern_precompiled})
+    set(without_tests ${kvern_precompiled})
+    list(REMOVE_ITEM without_tests <gmock/gmock.h> <gtest/gtest.h>)
+    add_library(kvern_precompiled_product OBJECT "${PROJECT_BINARY_DIR}/precompiled.cc")
+    target_link_libraries(kvern_precompiled_product PRIVATE kvern_flags)
+    target_precompile_headers(kvern_precompiled_product PRIVATE ${without_tests})
+  endif()
+endfunction()
+
+# kvern_precompile_product(TARGET): the same for what is no test.
+function(kvern_precompile_product target)
+  if(KVERN_PRECOMPILE)
+    target_precompile_headers(${target} REUSE_FROM kvern_precompiled_product)
   endif()
 endfunction()
 

@@ -206,7 +206,10 @@ absl::Status ReadField(const std::string& name, const json& value, const Request
 std::string ShowJson(const json& value) {
   constexpr size_t kShown = 60;
   std::string text = value.dump(-1, ' ', /*ensure_ascii=*/true, json::error_handler_t::replace);
-  if (text.size() > kShown) text = text.substr(0, kShown) + "...";
+  if (text.size() > kShown) {
+    text.resize(kShown);
+    text += "...";
+  }
   return text;
 }
 

@@ -46,8 +46,8 @@ std::string CheckShape(const SchedulerConfig& config, const Dispatch& dispatch) 
     }
     if (error.empty()) error = CheckTokens("emitted", emitted, config.vocab_size);
   }
-  if (error.empty() && UnfinishedChoices(dispatch).empty()) error = "every choice is already over";
-  return error;
+  if (!error.empty()) return error;
+  return UnfinishedChoices(dispatch).empty() ? "every choice is already over" : "";
 }
 
 // The largest worst case among the accepted requests of class standard.
