@@ -56,7 +56,7 @@ absl::Status CheckDevice(std::string_view text) {
 void WorkerOptions(Options& options, LaunchConfig* config) {
   std::vector<PassedOption>* worker = &config->worker_options;
   Passed(options, "device", "TYPE",
-         "cpu|cuda|emulated|auto (default auto: cuda where there is a GPU, else cpu)", worker,
+         "cpu|cuda|emulated|auto (default auto: a GPU, else the CPU)", worker,
          [config](std::string_view text) {
            config->on_gpus = text != "cpu";
            return CheckDevice(text);

@@ -26,8 +26,11 @@ __device__ __forceinline__ void AddToD(const float (&fragment)[4], float* d) {
 
 template <bool kTransposed>
 __global__ void MmaKernel(const uint16_t* a, const uint16_t* b, float* d) {
-  KVERN_SHARED(uint16_t, shared_a, 16 * 16);
-  KVERN_SHARED(uint16_t, shared_b, 16 * 8 * 2);
+  // An array is aligned as its type is, and ldmatrix wants 16 bytes.
+  KVERN_SHARED(Vec16, rows_a, 16 * 16 / 8);
+  KVERN_SHARED(Vec16, rows_b, 16 * 8 * 2 / 8);
+  auto* shared_a = reinterpret_cast<uint16_t*>(rows_a);
+  auto* shared_b = reinterpret_cast<uint16_t*>(rows_b);
   const auto lane = static_cast<int>(threadIdx.x);
   for (int i = lane; i < 16 * 16; i += kLanes) shared_a[i] = a[i];
   // ldmatrix x4 fetches twice what one product needs: the second half is zero.
@@ -68,7 +71,8 @@ __global__ void Exp2Kernel(const float* in, int count, float* out) {
 }
 
 __global__ void CpAsyncKernel(const uint8_t* in, int groups, uint32_t valid, uint8_t* out) {
-  KVERN_SHARED(uint8_t, stages, 2 * 512);
+  KVERN_SHARED(Vec16, stage_rows, 2 * 512 / 16);
+  auto* stages = reinterpret_cast<uint8_t*>(stage_rows);
   const int offset = static_cast<int>(threadIdx.x) * 16;
   const auto fetch = [&](int group) {
     if (group < groups) {
