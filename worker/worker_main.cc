@@ -8,6 +8,7 @@
 #include <string>
 
 #include "cluster/base/clock.h"
+#include "cluster/base/exit_codes.h"
 #include "cluster/base/log.h"
 #include "cluster/base/options.h"
 #include "schemas/files/model_name.h"
@@ -113,9 +114,9 @@ absl::StatusOr<std::unique_ptr<Rank>> OpenRank(const WorkerConfig& config) {
   return rank;
 }
 
-absl::Status RunWorker(const WorkerConfig& config) {
+absl::Status RunWorker(const WorkerConfig& config, std::unique_ptr<RankLink>& link) {
   // First, so that the connection stands when everything is loaded.
-  KVERN_ASSIGN_OR_RETURN(std::unique_ptr<RankLink> link, RankLink::Connect(config.place.router));
+  KVERN_ASSIGN_OR_RETURN(link, RankLink::Connect(config.place.router));
   KVERN_ASSIGN_OR_RETURN(std::unique_ptr<Rank> rank, OpenRank(config));
   Meeting meeting;
   Join join = rank->join();
@@ -145,11 +146,12 @@ absl::Status RunWorker(const WorkerConfig& config) {
 
 int Main(int argc, char** argv) {
   WorkerConfig config = ParseCommandLine(argc, argv);
-  absl::Status status = RunWorker(config);
+  std::unique_ptr<RankLink> link;
+  absl::Status status = RunWorker(config, link);
   if (status.ok()) return 0;
   std::fprintf(stderr, "kvern-worker: %s rank %d: %s\n", config.group.c_str(),
                static_cast<int>(config.place.rank), std::string(status.message()).c_str());
-  return 1;
+  return link != nullptr && link->broken() ? kRouterGoneExit : 1;
 }
 
 }  // namespace

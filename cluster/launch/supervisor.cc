@@ -11,6 +11,7 @@
 
 #include "cluster/base/check.h"
 #include "cluster/base/clock.h"
+#include "cluster/base/exit_codes.h"
 #include "cluster/base/log.h"
 #include "cluster/launch/announce.h"
 
@@ -24,7 +25,6 @@ constexpr Duration kLeaveGrace = 5 * kSecond;
 // One Ctrl-C may arrive twice: from the terminal, and from a wrapper that passes it on.
 constexpr Duration kSameSignal = 200 * kMillisecond;
 constexpr Duration kFlushLimit = 2 * kSecond;
-constexpr int kUsageExit = 2;
 
 // Never 0, and 63 bits: on a command line it is a whole number like any other.
 uint64_t DrawIncarnation() {
@@ -191,6 +191,7 @@ void Supervisor::OnGroup(Group& group) {
 }
 
 void Supervisor::OnGroupDeath(Group& group, const GroupDeath& death) {
+  if (LeftBehind(death)) return;
   // Else the same words are the last ones of this launch.
   if (!EndsLaunch(death)) {
     Say(LogLevel::kError, "group_died",
@@ -206,10 +207,17 @@ bool Supervisor::EndsLaunch(const GroupDeath& death) const {
   return phase_ == Phase::kServing && !ready_ && !death.exit.signalled;
 }
 
+// A router that has drained does not wait for a group that is just starting: it serves nobody. Had
+// the router died instead, that would be told of the router.
+bool Supervisor::LeftBehind(const GroupDeath& death) const {
+  return phase_ == Phase::kDraining && !death.exit.signalled && death.exit.code == kRouterGoneExit;
+}
+
 void Supervisor::OnGroupGone(Group& group) {
   if (phase_ == Phase::kEnding || group.state() == Group::State::kRunning) return group.Leave();
   GroupDeath death = group.Bury(MonotonicNow());
   std::string where = absl::StrCat(group.name(), " rank ", death.rank);
+  if (LeftBehind(death)) return group.Leave();
   if (phase_ == Phase::kDraining) {
     exit_code_ = 1;
     last_words_ = absl::StrCat(where, ": died while draining: ", death.reason);

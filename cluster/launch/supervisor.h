@@ -42,6 +42,7 @@ class Supervisor {
   void OnGroupDeath(Group& group, const GroupDeath& death);
   void OnGroupGone(Group& group);
   bool EndsLaunch(const GroupDeath& death) const;
+  bool LeftBehind(const GroupDeath& death) const;
   void StartGroups();
   void BecomeReady();
 

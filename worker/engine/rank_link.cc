@@ -51,8 +51,8 @@ absl::StatusOr<bool> RankLink::Next(RouterToWorker& message) {
   KVERN_ASSIGN_OR_RETURN(ReceiveResult result, socket_.Receive(&frame));
   if (result == ReceiveResult::kNothing) {
     // Looked at last: what came before the break is still read.
-    if (watch_->Broken())
-      return Unavailable("the connection to the router at ", endpoint_, " broke");
+    broken_ = broken_ || watch_->Broken();
+    if (broken_) return Unavailable("the connection to the router at ", endpoint_, " broke");
     return false;
   }
   if (result == ReceiveResult::kMalformed) {

@@ -29,6 +29,9 @@ class RankLink : public LeaderPort {
   absl::Status Send(const StepReport& report) override;
   absl::Status Send(const Leave& leave) override;
 
+  // The router went away, or the way to it.
+  bool broken() const { return broken_; }
+
  private:
   RankLink(std::string endpoint, std::unique_ptr<NetContext> context, DealerSocket socket)
       : endpoint_(std::move(endpoint)), context_(std::move(context)), socket_(std::move(socket)) {}
@@ -43,6 +46,7 @@ class RankLink : public LeaderPort {
   DealerSocket socket_;
   Incarnation incarnation_ = 0;  // of this process
   std::unique_ptr<ConnectionWatch> watch_;
+  bool broken_ = false;
 };
 
 }  // namespace kvern

@@ -194,6 +194,15 @@ class LaunchTest(unittest.TestCase):
         self.assertEqual(launch.wait(), 1)
         self.assertIn("died while draining", launch.last_error_line())
 
+    def test_ranks_that_the_drained_router_left_behind_are_no_failure(self):
+        launch = self.launch(fault="orphan")
+        wait_for(lambda: len(list(self.folder.glob("up-*"))) == 2, "both ranks run")
+        launch.signal(signal.SIGTERM)
+        self.finish_drain()
+        self.assertEqual(launch.wait(), 0, launch.stderr)
+        self.assertNotIn("died while draining", launch.stderr)
+        self.assert_nothing_left()
+
     def test_nobody_reading_stderr_does_not_stop_the_watch(self):
         (self.folder / "live").touch()
         environment = dict(self.family.environment, KVERN_TEST_FOLDER=str(self.folder),
@@ -215,7 +224,8 @@ class LaunchTest(unittest.TestCase):
         for arguments, text in (
                 (["--model", "m", "--queue-seconds", "0"],
                  "--queue-seconds: '0' is not a whole number from 1 to 86400"),
-                (["--model", "m", "--device", "cuda"], "--device: 'cuda' is not built yet"),
+                (["--model", "m", "--device", "gpu"],
+                 "--device: 'gpu', allowed: cpu, cuda, emulated, auto"),
                 (["--model", "m", "--tp", "0"], "--tp: '0' is not a whole number from 1 to 64"),
                 (["--model", "m", "--threads", "9999"],
                  "--threads: '9999' is not a whole number from 1 to 1024"),
