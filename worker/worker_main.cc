@@ -27,12 +27,15 @@ constexpr Duration kStartTimeout = 600 * kSecond;
 // Between GroupStart and the last rank's arrival: every rank is up by then.
 constexpr Duration kMeetTimeout = 30 * kSecond;
 
+constexpr int64_t kMaxHostRanks = 4096;  // what kvern-launch starts at most
+
 struct WorkerConfig {
   RankOptions rank_options;
   RankConfig rank_config;  // what they mean
   WorkerPlace place;
   std::string group = "group-0";
   int64_t group_incarnation = 0;  // 0: the router's to choose
+  int64_t host_ranks = 0;         // 0: the group's
   std::string model_name;
 };
 
@@ -45,7 +48,8 @@ void Complete(WorkerConfig& config) {
   absl::Status placed =
       CompletePlace([](const char* name) { return std::getenv(name); }, config.place);
   if (!placed.ok()) UsageError(std::string(placed.message()));
-  absl::StatusOr<RankConfig> rank = ToRankConfig(config.rank_options, config.place.world);
+  const int64_t on_host = config.host_ranks > 0 ? config.host_ranks : config.place.world;
+  absl::StatusOr<RankConfig> rank = ToRankConfig(config.rank_options, on_host);
   if (!rank.ok()) UsageError(std::string(rank.status().message()));
   config.rank_config = *rank;
   config.rank_config.gpu_index = static_cast<int>(config.place.gpu_index);
@@ -78,6 +82,9 @@ WorkerConfig ParseCommandLine(int argc, char** argv) {
   options.Count("gpu-index", "N",
                 "this rank's of the host's GPUs (default: LOCAL_RANK or the rank)",
                 &config.place.gpu_index, 0, kMaxGpuIndex);
+  options.Count("host-ranks", "N",
+                "ranks that share this host, of all groups (0: those of this group)",
+                &config.host_ranks, 1, kMaxHostRanks);
   options.String("model-name", "NAME", "served name (empty: the file's)", &config.model_name);
   AddRankOptions(options, config.rank_options);
   options.Logging();

@@ -61,8 +61,9 @@ void WorkerOptions(Options& options, LaunchConfig* config) {
            config->on_gpus = text != "cpu";
            return CheckDevice(text);
          });
-  Passed(options, "kv-memory", "SIZE", "KV cache per rank (default: 25 % of memory / ranks)",
-         worker, CheckSize);
+  Passed(options, "kv-memory", "SIZE",
+         "KV cache per rank (default: 25 % of memory / ranks; on a GPU what it has free)", worker,
+         CheckSize);
   Passed(options, "kv-blocks", "N", "KV cache per group in blocks of 16 tokens", worker,
          CheckCount(1, INT64_C(1) << 31));
   Passed(options, "kv-dtype", "TYPE", "auto|f32|bf16 (default auto: bf16)", worker, CheckText);
@@ -127,9 +128,8 @@ void Complete(const Options& options, const std::vector<PassedOption>& both, Lau
   if (!options.Given("threads")) {
     config->worker_options.push_back({"threads", absl::StrCat(DefaultThreads(ranks))});
   }
-  if (!options.Given("kv-memory") && !options.Given("kv-blocks")) {
-    config->worker_options.push_back({"kv-memory", absl::StrCat(DefaultKvMemory(ranks))});
-  }
+  // The rest depends on what the worker finds to compute on.
+  config->worker_options.push_back({"host-ranks", absl::StrCat(ranks)});
   for (const PassedOption& option : both) {
     config->router_options.push_back(option);
     config->worker_options.push_back(option);

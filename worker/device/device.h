@@ -151,6 +151,13 @@ class Device {
   // Whether the host may use pointers into the device's memory itself.
   virtual bool host_memory() const = 0;
 
+  struct Memory {
+    size_t free_bytes = 0;
+    size_t total_bytes = 0;
+  };
+  // Of a device with memory of its own; FailedPrecondition where it is the host's.
+  virtual absl::StatusOr<Memory> OwnMemory() = 0;
+
   // ResourceExhausted when the memory cannot be had. The content is zero.
   virtual absl::StatusOr<std::unique_ptr<Buffer>> Allocate(size_t bytes) = 0;
   virtual absl::StatusOr<std::unique_ptr<Matrix>> NewMatrix(WeightFormat format, int64_t rows,

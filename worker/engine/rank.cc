@@ -18,6 +18,9 @@ namespace {
 constexpr uint32_t kMaxSampleRows = 256;
 // Choices that run at once; what a plan can name.
 constexpr uint32_t kMaxSequences = 1u << 16;
+// One part in so many of a GPU's memory is left to what comes later: NCCL's buffers, recorded
+// steps, kernels that are loaded when they are first used.
+constexpr size_t kKeptShare = 10;
 
 double SecondsSince(Time start) { return static_cast<double>(MonotonicNow() - start) / 1e9; }
 
@@ -45,8 +48,9 @@ absl::StatusOr<std::unique_ptr<Rank>> Rank::Open(const Checkpoint& checkpoint,
                                                  const RankConfig& config) {
   std::unique_ptr<Rank> rank(new Rank(checkpoint, config));
   KVERN_RETURN_IF_ERROR(Timed(rank->join_, "weights", [&] { return rank->LoadShard(checkpoint); }));
-  KVERN_RETURN_IF_ERROR(Timed(rank->join_, "kv", [&] { return rank->AllocateKv(); }));
   KVERN_RETURN_IF_ERROR(Timed(rank->join_, "workspace", [&] { return rank->AllocateWorkspace(); }));
+  // The last, since it may take what is left.
+  KVERN_RETURN_IF_ERROR(Timed(rank->join_, "kv", [&] { return rank->AllocateKv(); }));
   Join& join = rank->join_;
   join.rank = config.rank;
   join.world = config.world;
@@ -95,6 +99,16 @@ absl::Status Rank::LoadShard(const Checkpoint& checkpoint) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<uint64_t> Rank::KvMemory() {
+  if (config_.kv_memory_bytes > 0) return config_.kv_memory_bytes;
+  KVERN_ASSIGN_OR_RETURN(const Device::Memory memory, device_->OwnMemory());
+  const size_t kept = memory.total_bytes / kKeptShare;
+  if (memory.free_bytes > kept) return memory.free_bytes - kept;
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "no memory for keys and values: ", memory.free_bytes, " of the device's ", memory.total_bytes,
+      " bytes are free beside weights and workspace, of which ", kept, " are to stay free"));
+}
+
 absl::Status Rank::AllocateKv() {
   KvCacheShape shape;
   shape.num_layers = model_.num_layers;
@@ -102,17 +116,21 @@ absl::Status Rank::AllocateKv() {
   shape.head_dim = model_.head_dim;
   shape.dtype = config_.kv_dtype;
   uint64_t block_bytes = shape.BlockBytes();
-  uint64_t blocks =
-      config_.kv_blocks > 0 ? config_.kv_blocks : config_.kv_memory_bytes / block_bytes;
+  uint64_t blocks = config_.kv_blocks;
   if (blocks == 0) {
-    return InvalidArgument("KV memory is ", config_.kv_memory_bytes, " bytes, one block takes ",
-                           block_bytes);
+    KVERN_ASSIGN_OR_RETURN(const uint64_t bytes, KvMemory());
+    blocks = bytes / block_bytes;
+    if (blocks == 0) {
+      return InvalidArgument("KV memory is ", bytes, " bytes, one block takes ", block_bytes);
+    }
   }
   blocks = std::min<uint64_t>(blocks, std::numeric_limits<BlockId>::max());
   shape.num_blocks = static_cast<int64_t>(blocks);
   KVERN_ASSIGN_OR_RETURN(cache_, device_->NewKvCache(shape));
   join_.kv_blocks = blocks;
   join_.bytes_per_token = block_bytes / kBlockSize;
+  executor_ =
+      std::make_unique<ModelExecutor>(device_.get(), decoder_.get(), cache_.get(), sampler_.get());
   return absl::OkStatus();
 }
 
@@ -122,8 +140,6 @@ absl::Status Rank::AllocateWorkspace() {
                                                     .max_logit_rows = max_sample_rows()}));
   sampler_ =
       std::make_unique<Sampler>(device_.get(), &comm_, weights_->shard.vocab, model_.vocab_size);
-  executor_ =
-      std::make_unique<ModelExecutor>(device_.get(), decoder_.get(), cache_.get(), sampler_.get());
   join_.workspace_bytes = decoder_->workspace_bytes();
   return absl::OkStatus();
 }

@@ -32,7 +32,9 @@ struct RankConfig {
   int threads = 1;
   WeightChoice weights = WeightChoice::kAuto;
   DType kv_dtype = DType::kBf16;
-  uint64_t kv_memory_bytes = 0;  // of this rank; used when kv_blocks is 0
+  // Of this rank; used when kv_blocks is 0. 0: what a GPU has free beside weights and workspace,
+  // but for a tenth of its memory.
+  uint64_t kv_memory_bytes = 0;
   uint64_t kv_blocks = 0;
   uint32_t max_seq_len = 0;  // 0: the model's
   uint32_t max_batch_tokens = 512;
@@ -71,6 +73,7 @@ class Rank {
 
   absl::Status OpenDevice();
   absl::Status LoadShard(const Checkpoint& checkpoint);
+  absl::StatusOr<uint64_t> KvMemory();
   absl::Status AllocateKv();
   absl::Status AllocateWorkspace();
   absl::Status RunLeader(const GroupStart& start, LeaderPort& port, PlanChannel& channel);

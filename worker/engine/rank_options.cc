@@ -32,7 +32,8 @@ void AddRankOptions(Options& options, RankOptions& target) {
   options.Choice("device", {"auto", "cpu", "cuda", "emulated"},
                  "where the ranks compute (auto: cuda where there is a GPU, else cpu)",
                  &target.device);
-  options.Custom("kv-memory", "SIZE", "KV cache per rank (default: 25 % of memory / ranks)",
+  options.Custom("kv-memory", "SIZE",
+                 "KV cache per rank (default: 25 % of memory / ranks; on a GPU what it has free)",
                  [&target](std::string_view text) -> absl::Status {
                    KVERN_ASSIGN_OR_RETURN(target.kv_memory_bytes, ParseSize(text));
                    if (target.kv_memory_bytes > 0) return absl::OkStatus();
@@ -67,8 +68,10 @@ absl::StatusOr<RankConfig> ToRankConfig(const RankOptions& options, int64_t rank
   config.weights = WeightsByName(options.weights);
   config.kv_dtype = options.kv_dtype == "f32" ? DType::kF32 : DType::kBf16;
   config.kv_blocks = static_cast<uint64_t>(options.kv_blocks);
-  config.kv_memory_bytes =
-      options.kv_memory_bytes > 0 ? options.kv_memory_bytes : DefaultKvMemory(ranks);
+  config.kv_memory_bytes = options.kv_memory_bytes;
+  // An emulated GPU's memory is the host's.
+  const bool own_memory = config.gpu != nullptr && config.gpu != &EmulatedBackend();
+  if (config.kv_memory_bytes == 0 && !own_memory) config.kv_memory_bytes = DefaultKvMemory(ranks);
   config.max_seq_len = static_cast<uint32_t>(options.max_seq_len);
   config.max_batch_tokens = static_cast<uint32_t>(options.max_batch_tokens);
   return config;

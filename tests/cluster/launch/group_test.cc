@@ -66,7 +66,8 @@ TEST(LaunchConfig, DefaultsShareTheMachineAmongRanks) {
   LaunchConfig config = Parse({"--model", "m.gguf", "--tp", "2", "--replicas", "3"});
   std::vector<std::string> worker = WorkerArguments(config, {"group-0", 1, 0}, "tcp://127.0.0.1:9");
   EXPECT_TRUE(Has(worker, "--threads", std::to_string(DefaultThreads(6))));
-  EXPECT_TRUE(Has(worker, "--kv-memory", std::to_string(DefaultKvMemory(6))));
+  EXPECT_TRUE(Has(worker, "--host-ranks", "6"));
+  EXPECT_EQ(std::count(worker.begin(), worker.end(), "--kv-memory"), 0);  // a GPU has its own
   EXPECT_GE(DefaultThreads(1'000'000), 1);
   EXPECT_EQ(DefaultKvMemory(6), DefaultKvMemory(1) / 6);
 }

@@ -250,6 +250,24 @@ TEST(LocalGroup, ReportsItsPhasesAndMemory) {
   EXPECT_EQ(joins[0].startup[0].name, "weights");
 }
 
+TEST(LocalGroup, AGpuGivesWhatItHasFreeToKeysAndValues) {
+  constexpr uint64_t kMemory = 256 << 20;
+  setenv("KVERN_EMULATED_MEMORY", std::to_string(kMemory).c_str(), 1);
+  RankConfig config = ConfigOf(Shape{"llama_9h_3kv", 2, 64});
+  config.gpu = &EmulatedBackend();
+  config.kv_blocks = 0;
+  auto group = LocalGroup::Open(
+      OpenModel("llama_9h_3kv"), config, [](const WorkerToRouter&) {}, [](const absl::Status&) {});
+  unsetenv("KVERN_EMULATED_MEMORY");
+  ASSERT_TRUE(group.ok()) << group.status();
+  for (const Join& join : (*group)->joins()) {
+    const uint64_t bytes = join.kv_blocks * join.bytes_per_token * kBlockSize;
+    // A tenth is kept, and less than a quarter goes to weights and workspace.
+    EXPECT_LE(bytes, kMemory / 10 * 9 - join.weights_bytes - join.workspace_bytes);
+    EXPECT_GE(bytes, kMemory / 10 * 9 - kMemory / 4);
+  }
+}
+
 TEST(LocalGroup, RefusesWhatTheModelDoesNotHave) {
   auto open = [](const RankConfig& config) {
     return LocalGroup::Open(
@@ -267,6 +285,8 @@ TEST(LocalGroup, RefusesWhatTheModelDoesNotHave) {
   config.kv_blocks = 0;
   config.kv_memory_bytes = 100;
   EXPECT_THAT(open(config).message(), ::testing::HasSubstr("one block takes"));
+  config.kv_memory_bytes = 0;
+  EXPECT_EQ(open(config).message(), "the memory of a CPU is the host's");
 }
 
 }  // namespace

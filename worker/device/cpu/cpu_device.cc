@@ -65,6 +65,10 @@ class CpuDevice final : public Device {
   bool host_memory() const override { return true; }
   GraphRecorder* graph_recorder() override { return nullptr; }
 
+  absl::StatusOr<Memory> OwnMemory() override {
+    return FailedPrecondition("the memory of a CPU is the host's");
+  }
+
   Ops& ops() override { return ops_; }
   absl::Status Synchronize() override { return absl::OkStatus(); }
   absl::Status CopyToDevice(void* target, const void* source, size_t bytes) override {

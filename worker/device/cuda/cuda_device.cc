@@ -71,6 +71,7 @@ std::string CudaDevice::description() const {
 }
 
 absl::StatusOr<std::unique_ptr<Buffer>> CudaDevice::Allocate(size_t bytes) {
+  context_->Enter();
   KVERN_ASSIGN_OR_RETURN(DeviceMemory memory, arena_.Allocate(bytes));
   KVERN_RETURN_IF_ERROR(CudaStatus(
       cudaMemsetAsync(memory.data(), 0, memory.bytes(), context_->stream()), "cudaMemsetAsync"));
@@ -100,6 +101,14 @@ absl::StatusOr<std::unique_ptr<KvCache>> CudaDevice::NewKvCache(const KvCacheSha
 
 absl::StatusOr<std::unique_ptr<Batch>> CudaDevice::NewBatch(const BatchLimits& limits) {
   return CudaBatch::Create(*context_, limits);
+}
+
+absl::StatusOr<Device::Memory> CudaDevice::OwnMemory() {
+  context_->Enter();
+  size_t free_bytes = 0;
+  size_t total_bytes = 0;
+  KVERN_RETURN_IF_ERROR(CudaStatus(cudaMemGetInfo(&free_bytes, &total_bytes), "cudaMemGetInfo"));
+  return Memory{free_bytes, total_bytes};
 }
 
 absl::Status CudaDevice::CopyToDevice(void* target, const void* source, size_t bytes) {

@@ -28,6 +28,7 @@ class CudaDevice final : public Device, private GraphRecorder {
   absl::StatusOr<std::unique_ptr<KvCache>> NewKvCache(const KvCacheShape& shape) override;
   absl::StatusOr<std::unique_ptr<Batch>> NewBatch(const BatchLimits& limits) override;
   GraphRecorder* graph_recorder() override { return this; }
+  absl::StatusOr<Memory> OwnMemory() override;
   Ops& ops() override { return *ops_; }
   absl::Status Synchronize() override { return context_->Wait(); }
   absl::Status CopyToDevice(void* target, const void* source, size_t bytes) override;
