@@ -68,6 +68,25 @@ TEST(EmulatedDevice, BuffersAreZeroAndMemoryRunsOut) {
   EXPECT_TRUE(device->Synchronize().ok());  // nothing broke
 }
 
+// A matrix of 20 MiB takes 20 MiB, not a chunk of 32 of which the rest is lost.
+TEST(EmulatedDevice, LargePiecesLieCloseTogether) {
+  auto device = Open();
+  auto before = device->OwnMemory();
+  ASSERT_TRUE(before.ok()) << before.status();
+  constexpr size_t kPieces = 4;
+  constexpr size_t kBytes = 20 << 20;
+  std::vector<std::unique_ptr<Buffer>> pieces;
+  for (size_t i = 0; i < kPieces; ++i) {
+    auto piece = device->Allocate(kBytes);
+    ASSERT_TRUE(piece.ok()) << piece.status();
+    pieces.push_back(*std::move(piece));
+  }
+  auto after = device->OwnMemory();
+  ASSERT_TRUE(after.ok());
+  EXPECT_EQ(before->free_bytes - after->free_bytes, kPieces * kBytes);
+  EXPECT_EQ(before->total_bytes, after->total_bytes);
+}
+
 TEST(EmulatedDevice, WeightsOfAllTypesAreRoundedToBf16) {
   auto device = Open();
   auto matrix = device->NewMatrix(WeightFormat::kF32, 3, 8);

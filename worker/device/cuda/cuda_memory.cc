@@ -7,6 +7,9 @@ namespace {
 
 constexpr size_t kAlignment = 256;
 constexpr size_t kChunkBytes = 32 << 20;
+// Larger pieces get their own allocation: the end of a chunk that is too short for the next piece
+// is lost, and so must be a small part of it.
+constexpr size_t kLargestPiece = kChunkBytes / 8;
 
 size_t RoundUp(size_t bytes) {
   return (std::max<size_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment;
@@ -34,7 +37,7 @@ absl::StatusOr<DeviceMemory> DeviceMemory::Allocate(const CudaContext& context, 
 }
 
 absl::StatusOr<DeviceMemory> DeviceArena::Allocate(size_t bytes) {
-  if (bytes >= kChunkBytes) return DeviceMemory::Allocate(context_, bytes);
+  if (bytes > kLargestPiece) return DeviceMemory::Allocate(context_, bytes);
   const size_t size = RoundUp(bytes);
   if (chunk_.bytes() - used_ < size) {
     KVERN_ASSIGN_OR_RETURN(chunk_, DeviceMemory::Allocate(context_, kChunkBytes));
@@ -54,6 +57,7 @@ absl::StatusOr<PinnedMemory> PinnedMemory::Allocate(const CudaContext& context, 
   void* data = nullptr;
   const cudaError_t error = cudaMallocHost(&data, std::max<size_t>(bytes, 1));
   if (error == cudaErrorMemoryAllocation) {
+    cudaGetLastError();  // as above
     return ResourceExhausted("pinned memory of ", bytes, " bytes");
   }
   KVERN_RETURN_IF_ERROR(CudaStatus(error, "cudaMallocHost"));

@@ -30,8 +30,8 @@ class DeviceMemory {
   size_t bytes_ = 0;
 };
 
-// Lays pieces side by side in large allocations: cudaMalloc gives whole megabytes, and a model has
-// thousands of vectors. The pieces may outlive the arena. One thread.
+// Lays small pieces side by side in large allocations: cudaMalloc gives whole megabytes, and a
+// model has thousands of vectors. The pieces may outlive the arena. One thread.
 class DeviceArena {
  public:
   explicit DeviceArena(const CudaContext& context) : context_(context) {}
