@@ -1,5 +1,6 @@
 #include "worker/engine/worker_place.h"
 
+#include <cstring>
 #include <initializer_list>
 
 #include "absl/strings/str_cat.h"
@@ -56,6 +57,11 @@ absl::Status CompletePlace(const Options::Lookup& lookup, WorkerPlace& place) {
                                                  {"WORLD_SIZE", "LWS_GROUP_SIZE", "SLURM_NTASKS",
                                                   "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"},
                                                  1, kMaxRanks, 1));
+  }
+  // A cluster that shows each process one GPU has numbered it 0, whatever the process's number is.
+  const char* visible = Get(lookup, "CUDA_VISIBLE_DEVICES");
+  if (place.gpu_index < 0 && visible != nullptr && std::strchr(visible, ',') == nullptr) {
+    place.gpu_index = 0;
   }
   if (place.gpu_index < 0) {
     KVERN_ASSIGN_OR_RETURN(

@@ -23,7 +23,8 @@ struct WorkerPlace {
 // Fills in what is not said. The first variable that is set counts, in this order:
 //   rank    RANK, LWS_WORKER_INDEX, SLURM_PROCID, OMPI_COMM_WORLD_RANK, PMI_RANK, else 0
 //   world   WORLD_SIZE, LWS_GROUP_SIZE, SLURM_NTASKS, OMPI_COMM_WORLD_SIZE, PMI_SIZE, else 1
-//   GPU     LOCAL_RANK, SLURM_LOCALID, OMPI_COMM_WORLD_LOCAL_RANK, else the rank
+//   GPU     0 if CUDA_VISIBLE_DEVICES names one alone, LOCAL_RANK, SLURM_LOCALID,
+//           OMPI_COMM_WORLD_LOCAL_RANK, else the rank
 //   router  tcp://MASTER_ADDR:MASTER_PORT, else an error
 // InvalidArgument names the option or the variable, the value and what is allowed.
 absl::Status CompletePlace(const Options::Lookup& lookup, WorkerPlace& place);

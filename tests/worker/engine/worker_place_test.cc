@@ -57,6 +57,20 @@ TEST(WorkerPlaceTest, TheFirstSourceCounts) {
   EXPECT_EQ(said.world, 8);
 }
 
+TEST(WorkerPlaceTest, TheOnlyGpuThatIsShownIsNumberZero) {
+  Variables variables = {{"SLURM_PROCID", "5"}, {"SLURM_NTASKS", "8"}, {"SLURM_LOCALID", "3"}};
+  EXPECT_EQ(CompleteAt(variables).place.gpu_index, 3);
+  variables["CUDA_VISIBLE_DEVICES"] = "2";
+  EXPECT_EQ(CompleteAt(variables).place.gpu_index, 0);
+  variables["CUDA_VISIBLE_DEVICES"] = "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6";
+  EXPECT_EQ(CompleteAt(variables).place.gpu_index, 0);
+  variables["CUDA_VISIBLE_DEVICES"] = "0,1,2,3";
+  EXPECT_EQ(CompleteAt(variables).place.gpu_index, 3);
+  EXPECT_EQ(
+      Complete({{"CUDA_VISIBLE_DEVICES", "2"}}, {"tcp://127.0.0.1:1", 1, 2, 1}).place.gpu_index,
+      1);  // as it was said
+}
+
 TEST(WorkerPlaceTest, AnEmptyVariableIsNone) {
   EXPECT_EQ(CompleteAt({{"RANK", ""}, {"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "2"}}).place.rank, 1);
 }
