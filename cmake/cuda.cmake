@@ -49,11 +49,14 @@ if(KVERN_CUDA_HOME)
 endif()
 
 # kvern_cuda_objects(VARIABLE SRCS ...): sets VARIABLE to the objects that nvcc makes of the sources,
-# .cu or .cc, each with the machine code for all architectures and what ptxas said in OBJECT.ptxas.
+# .cu or .cc, each with the machine code for all architectures, PTX for later ones, and what ptxas
+# said in OBJECT.ptxas.
 function(kvern_cuda_objects variable)
   cmake_parse_arguments(arg "" "" "SRCS" ${ARGN})
   set(objects)
-  set(gencode)
+  # What is newer than all of them translates the newest's PTX when it first loads it.
+  list(GET KVERN_CUDA_ARCHITECTURES -1 newest)
+  set(gencode -gencode arch=compute_${newest},code=compute_${newest})
   foreach(architecture ${KVERN_CUDA_ARCHITECTURES})
     list(APPEND gencode -gencode arch=compute_${architecture},code=sm_${architecture})
   endforeach()
