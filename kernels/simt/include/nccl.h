@@ -3,7 +3,9 @@
 //
 // As with the real library, only non-blocking communicators are worth using (a blocking call waits
 // for peers without end), the order of a sum changes with its size, a rank that hangs is never
-// reported, and every error but ncclInvalidArgument is final for the communicator.
+// reported, every error but ncclInvalidArgument is final for the communicator, and a collective
+// answers ncclInProgress: until ncclCommGetAsyncError says ncclSuccess it is not in the stream, and
+// the next one is ncclInvalidArgument.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -19,7 +19,6 @@ struct CommState {
   std::atomic<bool> aborted{false};
   std::mutex mutex;
   ncclResult_t status = ncclInProgress;
-  bool connected = false;  // a first collective has been called
   std::string error;
   std::shared_ptr<NcclGroup> group;  // null until joined
 };
@@ -76,21 +75,21 @@ ncclResult_t Enqueue(ncclComm_t comm, const kvern::simt::NcclCall& call, const v
                      void* receive, cudaStream_t stream) {
   if (comm == nullptr) return ncclInvalidArgument;
   if (comm->device != kvern::simt::CurrentDevice()) return ncclInvalidUsage;
-  bool first = false;
   {
     const std::lock_guard lock(comm->state->mutex);
     if (comm->state->group == nullptr) return ncclInvalidUsage;  // not initialised
+    // "Attempt to use communicator before the previous operation returned ncclSuccess".
+    if (comm->state->status == ncclInProgress) return ncclInvalidArgument;
     if (comm->state->status != ncclSuccess) return comm->state->status;
-    // A non-blocking communicator connects with its first collective, and says so.
-    first = !std::exchange(comm->state->connected, true);
-    if (first) comm->state->status = ncclInProgress;
+    // A non-blocking communicator hands every collective to a thread of its own.
+    comm->state->status = ncclInProgress;
   }
   const cudaError_t error =
       kvern::simt::EnqueueTask(stream, [state = comm->state, call, send, receive] {
         kvern::simt::RunCall(*state, call, send, receive);
       });
   if (error != cudaSuccess) return ncclUnhandledCudaError;
-  return first ? ncclInProgress : ncclSuccess;
+  return ncclInProgress;
 }
 
 bool IsKnown(ncclDataType_t type) {
@@ -144,6 +143,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id
       rank >= ranks) {
     return ncclInvalidArgument;
   }
+  if (kvern::simt::Broken() != cudaSuccess) return ncclUnhandledCudaError;
   auto made = std::make_unique<ncclComm>();
   made->ranks = ranks;
   made->device = kvern::simt::CurrentDevice();
@@ -158,7 +158,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
   if (comm == nullptr || error == nullptr) return ncclInvalidArgument;
   const std::lock_guard lock(comm->state->mutex);
   *error = comm->state->status;
-  // Connecting takes a moment; then the status is what it was.
+  // Enqueuing takes a moment; then the status is what it was.
   const bool joined = comm->state->group != nullptr;
   if (comm->state->status == ncclInProgress && joined) comm->state->status = ncclSuccess;
   return ncclSuccess;

@@ -65,8 +65,11 @@ struct Rank {
     return values;
   }
   ncclResult_t Sum(size_t count) {
-    ncclResult_t called = ncclAllReduce(data, data, count, ncclFloat32, ncclSum, comm, stream);
-    return called == ncclInProgress ? Settled() : called;
+    return Called(ncclAllReduce(data, data, count, ncclFloat32, ncclSum, comm, stream));
+  }
+  // What a call that answered `result` came to.
+  ncclResult_t Called(ncclResult_t result) const {
+    return result == ncclInProgress ? Settled() : result;
   }
 };
 
@@ -96,16 +99,34 @@ TEST(Nccl, SumsGathersAndBroadcasts) {
     EXPECT_EQ(rank.Read(kCount), std::vector<float>(kCount, 6.0f));
 
     rank.Write({mine});
-    ASSERT_EQ(ncclAllGather(rank.data, rank.data + 4, 1, ncclFloat32, rank.comm, rank.stream),
+    ASSERT_EQ(rank.Called(
+                  ncclAllGather(rank.data, rank.data + 4, 1, ncclFloat32, rank.comm, rank.stream)),
               ncclSuccess);
     ASSERT_EQ(cudaMemcpyAsync(rank.data, rank.data + 4, 12, cudaMemcpyDeviceToDevice, rank.stream),
               cudaSuccess);
     EXPECT_EQ(rank.Read(3), (std::vector<float>{1, 2, 3}));
 
     rank.Write({mine});
-    ASSERT_EQ(ncclBroadcast(rank.data, rank.data, 4, ncclUint8, 2, rank.comm, rank.stream),
-              ncclSuccess);
+    ASSERT_EQ(
+        rank.Called(ncclBroadcast(rank.data, rank.data, 4, ncclUint8, 2, rank.comm, rank.stream)),
+        ncclSuccess);
     EXPECT_EQ(rank.Read(1), std::vector<float>{3});
+  });
+}
+
+// As the real library's every call on a non-blocking communicator, not only the first.
+TEST(Nccl, ACallMustBeOverBeforeTheNext) {
+  OnRanks(2, [](Rank& rank) {
+    rank.Write({1.0f});
+    const auto call = [&] {
+      return ncclAllReduce(rank.data, rank.data, 1, ncclFloat32, ncclSum, rank.comm, rank.stream);
+    };
+    for (float sum : {2.0f, 4.0f}) {
+      EXPECT_EQ(call(), ncclInProgress);
+      EXPECT_EQ(call(), ncclInvalidArgument);
+      EXPECT_EQ(rank.Settled(), ncclSuccess);
+      EXPECT_EQ(rank.Read(1), std::vector<float>{sum});
+    }
   });
 }
 

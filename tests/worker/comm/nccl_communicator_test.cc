@@ -5,6 +5,7 @@
 #include <functional>
 #include <thread>
 
+#include "kernels/simt/runtime/enqueue.h"
 #include "worker/comm/local.h"
 #include "worker/comm/nccl/gpu_backend.h"
 
@@ -113,6 +114,28 @@ TEST(NcclCommunicator, ARankThatNeverComesIsAnErrorOfTheOthers) {
                                                 50 * kMillisecond);
   ASSERT_FALSE(comm.ok());
   EXPECT_NE(comm.status().message().find("rank 1"), absl::string_view::npos) << comm.status();
+}
+
+TEST(NcclCommunicator, WhyARankFailsAtOnceIsToldOnEveryRank) {
+  auto control = NewLocalGroup(2);
+  std::vector<std::thread> threads;
+  for (size_t r = 0; r < 2; ++r) {
+    threads.emplace_back([&, r] {
+      auto device = EmulatedBackend().NewDevice({.index = static_cast<int>(r)});
+      ASSERT_TRUE(device.ok()) << device.status();
+      if (r == 0) simt::BreakDevice(0, cudaErrorIllegalAddress);
+      // Rank 1 waits for the other as long as it may.
+      const absl::Status met =
+          EmulatedBackend()
+              .NewCommunicator(device->get(), std::move(control[r]), false, 1 * kSecond)
+              .status();
+      EXPECT_NE(met.message().find("rank 0: NCCL, connecting: unhandled cuda error"),
+                absl::string_view::npos)
+          << met;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  simt::BreakDevice(0, cudaSuccess);
 }
 
 TEST(NcclCommunicator, ARankThatHangsIsSeenByItsPeers) {

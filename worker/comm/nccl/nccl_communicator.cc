@@ -25,6 +25,9 @@ constexpr size_t kPieceValues = 1 << 20;
 // How long an abort may take before the process ends instead: aborts that never return are on
 // record (NCCL's issues 549, 829, 1013), and a group that has failed ends as a whole anyway.
 constexpr auto kAbortPatience = std::chrono::seconds(2);
+// And how long the end of one that works: unmapping what many GPUs share takes seconds, and nobody
+// waits for this rank.
+constexpr auto kLeavePatience = std::chrono::seconds(20);
 
 // What each rank tells the others of its attempt to connect.
 struct Report {
@@ -33,7 +36,7 @@ struct Report {
 };
 
 // The calling thread's wait for `comm` to be gone, however it goes.
-void AbortWithin(ncclComm_t comm, int device) {
+void AbortWithin(std::chrono::seconds patience, ncclComm_t comm, int device) {
   struct State {
     std::mutex mutex;
     std::condition_variable changed;
@@ -48,8 +51,9 @@ void AbortWithin(ncclComm_t comm, int device) {
     state->changed.notify_all();
   }).detach();
   std::unique_lock lock(state->mutex);
-  if (state->changed.wait_for(lock, kAbortPatience, [&] { return state->done; })) return;
-  std::fprintf(stderr, "kvern: NCCL did not abort within 2 s, this rank ends\n");
+  if (state->changed.wait_for(lock, patience, [&] { return state->done; })) return;
+  std::fprintf(stderr, "kvern: NCCL did not abort within %lld s, this rank ends\n",
+               static_cast<long long>(patience.count()));
   _exit(1);
 }
 
@@ -64,7 +68,9 @@ absl::StatusOr<std::unique_ptr<Communicator>> NcclCommunicator::Meet(
   const absl::Status connected = made->Connect(timeout);
   mine.failed = connected.ok() ? 0 : 1;
   std::snprintf(mine.reason, sizeof(mine.reason), "%s", std::string(connected.message()).c_str());
-  // A rank that never comes is named by the other communicator.
+  // Who fails at once waits for those who wait for it in Connect: its reason is what they are to
+  // tell. A rank that never comes is named by the other communicator.
+  peers.SetTimeout(2 * timeout);
   std::vector<Report> all(static_cast<size_t>(peers.world()));
   KVERN_RETURN_IF_ERROR(peers.AllGather(&mine, sizeof(mine), all.data()));
   std::string failures;
@@ -80,13 +86,16 @@ absl::StatusOr<std::unique_ptr<Communicator>> NcclCommunicator::Meet(
     const size_t bytes = kPieceValues * sizeof(float) * static_cast<size_t>(peers.world());
     KVERN_ASSIGN_OR_RETURN(made->gathered_, DeviceMemory::Allocate(context, bytes));
   }
+  made->met_ = true;
   context.SetWatch([self = made.get()](int64_t waited) { return self->Look(waited); });
   return std::unique_ptr<Communicator>(std::move(made));
 }
 
 NcclCommunicator::~NcclCommunicator() {
   context_.SetWatch(nullptr);
-  if (comm_ != nullptr) AbortWithin(comm_, context_.index());
+  if (comm_ == nullptr) return;
+  const bool works = met_ && context_.status().ok() && !aborted_.load();
+  AbortWithin(works ? kLeavePatience : kAbortPatience, comm_, context_.index());
 }
 
 absl::Status NcclCommunicator::Connect(Duration timeout) {
@@ -101,19 +110,19 @@ absl::Status NcclCommunicator::Connect(Duration timeout) {
   config.blocking = 0;
   const ncclResult_t result = ncclCommInitRankConfig(&comm_, world(), id, rank(), &config);
   if (result != ncclSuccess && result != ncclInProgress) return CallStatus(result, "connecting");
-  return Settle(timeout);
+  return Settle(timeout, "connecting");
 }
 
-absl::Status NcclCommunicator::Settle(Duration timeout) {
+absl::Status NcclCommunicator::Settle(Duration timeout, const char* what) {
   const Time deadline = MonotonicNow() + timeout;
   while (true) {
     ncclResult_t state = ncclSuccess;
     KVERN_RETURN_IF_ERROR(CallStatus(ncclCommGetAsyncError(comm_, &state), "asking for errors"));
-    if (state != ncclInProgress) return CallStatus(state, "connecting");
+    if (state != ncclInProgress) return CallStatus(state, what);
     if (aborted_.load()) return Unavailable("the group was aborted");
     if (MonotonicNow() >= deadline) {
       return absl::DeadlineExceededError(
-          absl::StrCat("not connected within ", timeout / kMillisecond, " ms"));
+          absl::StrCat("NCCL, ", what, ": not done within ", timeout / kMillisecond, " ms"));
     }
     sched_yield();
   }
@@ -125,6 +134,10 @@ absl::Status NcclCommunicator::CallStatus(ncclResult_t result, const char* what)
   const char* last = ncclGetLastError(comm_);
   if (last != nullptr && *last != '\0') absl::StrAppend(&detail, ": ", last);
   return Unavailable("NCCL, ", what, ": ", detail);
+}
+
+absl::Status NcclCommunicator::Called(ncclResult_t result, const char* what) {
+  return result == ncclInProgress ? Settle(timeout_.load(), what) : CallStatus(result, what);
 }
 
 absl::Status NcclCommunicator::Look(Duration waited) {
@@ -147,8 +160,7 @@ absl::Status NcclCommunicator::AllReduceSum(Tensor data) {
   if (gathered_.data() != nullptr) return SumInOrder(data.f32(), count);
   const ncclResult_t result =
       ncclAllReduce(data.data, data.data, count, ncclFloat32, ncclSum, comm_, context_.stream());
-  if (result == ncclInProgress) return Settle(timeout_.load());
-  return CallStatus(result, "a sum over the ranks");
+  return Called(result, "a sum over the ranks");
 }
 
 absl::Status NcclCommunicator::SumInOrder(float* data, size_t count) {
@@ -156,11 +168,7 @@ absl::Status NcclCommunicator::SumInOrder(float* data, size_t count) {
     const size_t piece = std::min(kPieceValues, count - done);
     const ncclResult_t result =
         ncclAllGather(data + done, gathered_.data(), piece, ncclFloat32, comm_, context_.stream());
-    if (result == ncclInProgress) {
-      KVERN_RETURN_IF_ERROR(Settle(timeout_.load()));
-    } else {
-      KVERN_RETURN_IF_ERROR(CallStatus(result, "gathering from the ranks"));
-    }
+    KVERN_RETURN_IF_ERROR(Called(result, "gathering from the ranks"));
     gpu::AddOrderedArgs args;
     args.in = static_cast<const float*>(gathered_.data());
     args.ranks = world();

@@ -45,7 +45,9 @@ class NcclCommunicator final : public Communicator {
 
   absl::Status Connect(Duration timeout);
   // Waits until NCCL is done with what it does in the background.
-  absl::Status Settle(Duration timeout);
+  absl::Status Settle(Duration timeout, const char* what);
+  // What a collective that answered `result` came to: as a rule NCCL enqueues it in the background.
+  absl::Status Called(ncclResult_t result, const char* what);
   absl::Status CallStatus(ncclResult_t result, const char* what);
   absl::Status Look(Duration waited);
   absl::Status SumInOrder(float* data, size_t count);
@@ -53,6 +55,7 @@ class NcclCommunicator final : public Communicator {
   CudaContext& context_;
   std::unique_ptr<Communicator> control_;
   ncclComm_t comm_ = nullptr;
+  bool met_ = false;       // all ranks are connected
   DeviceMemory gathered_;  // for ordered sums: one piece of each rank
   std::atomic<Duration> timeout_{30 * kSecond};
   std::atomic<bool> aborted_{false};
