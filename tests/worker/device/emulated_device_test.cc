@@ -131,6 +131,10 @@ TEST(EmulatedDevice, RefusesWhatItHasNoKernelFor) {
   EXPECT_TRUE(absl::IsInvalidArgument(batch.status()));
   EXPECT_NE(batch.status().message().find("80"), absl::string_view::npos) << batch.status();
   EXPECT_TRUE(absl::IsInvalidArgument(device->NewMatrix(WeightFormat::kBf16, 4, 12).status()));
+  // 65,536 tokens of sequences of a million: options may say so.
+  auto tables = device->NewBatch({65536, 4, int64_t{65536} * 65536, 2, 1, 16});
+  EXPECT_TRUE(absl::IsInvalidArgument(tables.status())) << tables.status();
+  EXPECT_NE(tables.status().message().find("4294967296 entries"), absl::string_view::npos);
 }
 
 TEST(EmulatedDevice, ARecordedStepRunsWhenItIsLaunched) {
@@ -162,6 +166,16 @@ TEST(EmulatedDevice, WaitingInsideARecordingFailsIt) {
   auto device = Open();
   auto graph = device->graph_recorder()->Record([&] { return device->Synchronize(); });
   EXPECT_FALSE(graph.ok());
+}
+
+TEST(EmulatedDevice, ARecordingThatFailsLeavesNothing) {
+  auto device = Open();
+  auto recorder = device->graph_recorder();
+  // The graph of the first is complete, and nobody's.
+  EXPECT_EQ(recorder->Record([] { return absl::CancelledError("no"); }).status(),
+            absl::CancelledError("no"));
+  EXPECT_TRUE(recorder->Record([] { return absl::OkStatus(); }).ok());
+  EXPECT_TRUE(device->Synchronize().ok());
 }
 
 TEST(EmulatedDevice, AFaultIsToldByEveryLaterWait) {

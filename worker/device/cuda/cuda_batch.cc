@@ -29,7 +29,12 @@ absl::StatusOr<std::unique_ptr<Batch>> CudaBatch::Create(CudaContext& context,
       gpu::AttentionUnsupported(limits.head_dim, limits.q_heads, limits.kv_heads);
   if (!unsupported.empty()) return InvalidArgument("attention on a GPU: ", unsupported);
   KVERN_CHECK(limits.tokens > 0 && limits.tokens <= INT32_MAX && limits.logit_rows >= 0 &&
-              limits.block_entries > 0 && limits.block_entries <= INT32_MAX);
+              limits.block_entries > 0);
+  if (limits.block_entries > INT32_MAX) {
+    return InvalidArgument("steps of ", limits.tokens, " tokens on a GPU: block tables of ",
+                           limits.block_entries, " entries, allowed: ", INT32_MAX,
+                           " (fewer tokens in one step, or shorter sequences)");
+  }
   std::unique_ptr<CudaBatch> batch(new CudaBatch(context, limits));
   KVERN_RETURN_IF_ERROR(batch->Allocate());
   return std::unique_ptr<Batch>(std::move(batch));

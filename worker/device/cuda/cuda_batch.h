@@ -12,7 +12,7 @@ namespace kvern::inline KVERN_GPU_BUILD {
 
 class CudaBatch final : public Batch {
  public:
-  // InvalidArgument for heads that attention has no kernel for.
+  // InvalidArgument for heads that attention has no kernel for, and for tables beyond 32 bits.
   static absl::StatusOr<std::unique_ptr<Batch>> Create(CudaContext& context,
                                                        const BatchLimits& limits);
   ~CudaBatch() override;

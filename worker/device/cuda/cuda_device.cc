@@ -151,14 +151,13 @@ absl::StatusOr<std::unique_ptr<Graph>> CudaDevice::Record(
   cudaGraph_t graph = nullptr;
   const absl::Status ended =
       CudaStatus(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
+  // A graph with collectives must not stay: NCCL does not let go of a communicator before it.
+  const std::unique_ptr<CUgraph_st, decltype(&cudaGraphDestroy)> owned(graph, &cudaGraphDestroy);
   KVERN_RETURN_IF_ERROR(recorded);
   KVERN_RETURN_IF_ERROR(context_->status());
   KVERN_RETURN_IF_ERROR(ended);
   cudaGraphExec_t exec = nullptr;
-  const absl::Status made =
-      CudaStatus(cudaGraphInstantiate(&exec, graph, 0), "cudaGraphInstantiate");
-  cudaGraphDestroy(graph);
-  KVERN_RETURN_IF_ERROR(made);
+  KVERN_RETURN_IF_ERROR(CudaStatus(cudaGraphInstantiate(&exec, graph, 0), "cudaGraphInstantiate"));
   return std::unique_ptr<Graph>(new CudaGraph(*context_, exec));
 }
 

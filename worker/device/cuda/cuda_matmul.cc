@@ -129,6 +129,8 @@ absl::StatusOr<cublasLtMatmulAlgo_t> CudaMatMul::Fastest(const Shape& shape,
                                               preference_, 1, &result, &found),
                "choosing an algorithm"));
   if (found == 0) return Internal("cuBLASLt has no algorithm for a product");
+  // Only then is anything else in the result valid.
+  KVERN_RETURN_IF_ERROR(LtStatus(result.state, "choosing an algorithm"));
   return result.algo;
 }
 

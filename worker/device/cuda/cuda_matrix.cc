@@ -74,9 +74,13 @@ absl::Status CudaMatrix::SetRows(int64_t first_row, int64_t count, FileDtype dty
   }
   context_.Enter();  // this is one of many loading threads
   auto* target = static_cast<uint16_t*>(memory_.data()) + first_row * cols_;
-  return CudaStatus(cudaMemcpyAsync(target, values.data(), elements * sizeof(uint16_t),
-                                    cudaMemcpyHostToDevice, context_.stream()),
-                    "copying weights");
+  KVERN_RETURN_IF_ERROR(
+      CudaStatus(cudaMemcpyAsync(target, values.data(), elements * sizeof(uint16_t),
+                                 cudaMemcpyHostToDevice, context_.stream()),
+                 "copying weights"));
+  // A GPU that reads pageable memory by itself (HMM, ATS) need not stage it: `values` stays until
+  // the copy has been made.
+  return CudaStatus(cudaStreamSynchronize(context_.stream()), "copying weights");
 }
 
 }  // namespace kvern::inline KVERN_GPU_BUILD
