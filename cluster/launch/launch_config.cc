@@ -55,15 +55,13 @@ absl::Status CheckDevice(std::string_view text) {
 
 void WorkerOptions(Options& options, LaunchConfig* config) {
   std::vector<PassedOption>* worker = &config->worker_options;
-  Passed(options, "device", "TYPE",
-         "cpu|cuda|emulated|auto (default auto: a GPU, else the CPU)", worker,
-         [config](std::string_view text) {
+  Passed(options, "device", "TYPE", "cpu|cuda|emulated|auto (default auto: a GPU, else the CPU)",
+         worker, [config](std::string_view text) {
            config->on_gpus = text != "cpu";
            return CheckDevice(text);
          });
   Passed(options, "kv-memory", "SIZE",
-         "KV cache per rank (default: 25 % of memory / ranks; on a GPU what it has free)", worker,
-         CheckSize);
+         "KV cache per rank (default: memory / 4 / ranks; GPU: what is free)", worker, CheckSize);
   Passed(options, "kv-blocks", "N", "KV cache per group in blocks of 16 tokens", worker,
          CheckCount(1, INT64_C(1) << 31));
   Passed(options, "kv-dtype", "TYPE", "auto|f32|bf16 (default auto: bf16)", worker, CheckText);

@@ -33,7 +33,7 @@ void AddRankOptions(Options& options, RankOptions& target) {
                  "where the ranks compute (auto: cuda where there is a GPU, else cpu)",
                  &target.device);
   options.Custom("kv-memory", "SIZE",
-                 "KV cache per rank (default: 25 % of memory / ranks; on a GPU what it has free)",
+                 "KV cache per rank (default: memory / 4 / ranks; GPU: what is free)",
                  [&target](std::string_view text) -> absl::Status {
                    KVERN_ASSIGN_OR_RETURN(target.kv_memory_bytes, ParseSize(text));
                    if (target.kv_memory_bytes > 0) return absl::OkStatus();
