@@ -191,9 +191,10 @@ void Supervisor::OnGroup(Group& group) {
 }
 
 void Supervisor::OnGroupDeath(Group& group, const GroupDeath& death) {
-  if (LeftBehind(death)) return;
-  // Else the same words are the last ones of this launch.
-  if (!EndsLaunch(death)) {
+  if (LeftBehind(death)) {
+    Say(LogLevel::kInfo, "group_left_behind",
+        {{"group", group.name()}, {"rank", death.rank}, {"reason", death.reason}});
+  } else if (!EndsLaunch(death)) {  // else the same words are the last ones of this launch
     Say(LogLevel::kError, "group_died",
         {{"group", group.name()}, {"rank", death.rank}, {"reason", death.reason}});
   }

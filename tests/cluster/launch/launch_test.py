@@ -201,6 +201,7 @@ class LaunchTest(unittest.TestCase):
         self.finish_drain()
         self.assertEqual(launch.wait(), 0, launch.stderr)
         self.assertNotIn("died while draining", launch.stderr)
+        self.assertIn("group_left_behind", launch.stderr)
         self.assert_nothing_left()
 
     def test_nobody_reading_stderr_does_not_stop_the_watch(self):
