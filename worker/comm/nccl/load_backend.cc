@@ -6,6 +6,8 @@
 #include <filesystem>
 #include <string>
 
+#include "cluster/base/log.h"
+
 namespace kvern {
 namespace {
 
@@ -52,7 +54,10 @@ const GpuBackend* CudaBackendIfUsable() {
   if (driver == nullptr) return nullptr;
   dlclose(driver);
   absl::StatusOr<const GpuBackend*> backend = CudaBackend();
-  return backend.ok() ? *backend : nullptr;
+  if (backend.ok()) return *backend;
+  // Nobody rents a GPU to compute beside it.
+  Log(LogLevel::kWarning, "gpu_not_used", {{"reason", ToStd(backend.status().message())}});
+  return nullptr;
 }
 
 }  // namespace kvern

@@ -12,7 +12,8 @@ namespace kvern {
 // its libraries is missing, or the machine has no usable GPU.
 absl::StatusOr<const GpuBackend*> CudaBackend();
 
-// Null where CudaBackend() has none. Costs next to nothing on a machine without NVIDIA's driver.
+// Null where CudaBackend() has none: without a word, and at next to no cost, on a machine without
+// NVIDIA's driver; where there is one, a warning says why its GPUs are not used.
 const GpuBackend* CudaBackendIfUsable();
 
 }  // namespace kvern
