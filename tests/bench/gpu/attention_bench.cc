@@ -63,10 +63,10 @@ absl::Status AttentionStep::Prepare(const Shape& shape, bool smoke) {
   const size_t row_bytes = static_cast<size_t>(shape.batch * shape.tokens) *
                            static_cast<size_t>(shape.q_heads * shape.head_dim) * 2;
   args_.q_stride = args_.out_stride = int64_t{shape.q_heads} * shape.head_dim;
-  KVERN_ASSIGN_OR_RETURN(q_, AllocateZero(row_bytes));
+  KVERN_ASSIGN_OR_RETURN(q_, AllocateRandom(row_bytes));
   KVERN_ASSIGN_OR_RETURN(out_, AllocateZero(row_bytes));
   KVERN_ASSIGN_OR_RETURN(pages_,
-                         AllocateZero(layer_bytes * static_cast<size_t>(args_.pages.layers)));
+                         AllocateRandom(layer_bytes * static_cast<size_t>(args_.pages.layers)));
   KVERN_ASSIGN_OR_RETURN(tables_, CopyOf(tables));
   args_.q = static_cast<const Bf16*>(q_.get());
   args_.out = static_cast<Bf16*>(out_.get());

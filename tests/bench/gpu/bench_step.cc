@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "cluster/base/rng.h"
+#include "tests/bench/gpu/random_bf16.h"
 #include "tests/bench/gpu/report.h"
 #include "worker/comm/local.h"
 #include "worker/comm/nccl/load_backend.h"
@@ -89,12 +90,8 @@ class SyntheticWeights {
     constexpr int64_t kRowsAtOnce = 256;
     KVERN_ASSIGN_OR_RETURN(std::unique_ptr<Matrix> matrix,
                            device_.NewMatrix(WeightFormat::kBf16, rows, cols));
-    // Numbers of either sign between 1/64 and 1/32.
     std::vector<uint16_t> some(static_cast<size_t>(std::min(rows, kRowsAtOnce) * cols));
-    for (uint16_t& bits : some) {
-      const uint64_t drawn = rng_.Next();
-      bits = static_cast<uint16_t>(0x3c80 | (drawn & 0x7f) | (drawn & 0x80) << 8);
-    }
+    for (uint16_t& bits : some) bits = gpu::RandomBf16(rng_);
     for (int64_t row = 0; row < rows; row += kRowsAtOnce) {
       const int64_t count = std::min(kRowsAtOnce, rows - row);
       const std::span<const uint16_t> part(some.data(), static_cast<size_t>(count * cols));

@@ -40,8 +40,8 @@ class SquareProduct {
         cublasLtMatrixLayoutCreate(&layout_, CUDA_R_16BF, n, n, ld) == CUBLAS_STATUS_SUCCESS &&
         cublasLtMatrixLayoutCreate(&result_layout_, CUDA_R_16BF, n, n, ld) == CUBLAS_STATUS_SUCCESS;
     if (!made) return Internal("cuBLASLt descriptors could not be made");
-    KVERN_ASSIGN_OR_RETURN(a_, AllocateZero(n * n * 2));
-    KVERN_ASSIGN_OR_RETURN(b_, AllocateZero(n * n * 2));
+    KVERN_ASSIGN_OR_RETURN(a_, AllocateRandom(n * n * 2));
+    KVERN_ASSIGN_OR_RETURN(b_, AllocateRandom(n * n * 2));
     KVERN_ASSIGN_OR_RETURN(d_, AllocateZero(n * n * 2));
     KVERN_ASSIGN_OR_RETURN(workspace_, AllocateZero(kWorkspaceBytes));
     return Choose();
