@@ -11,6 +11,7 @@
 #include <map>
 
 #include "cluster/base/check.h"
+#include "cluster/base/exit_codes.h"
 #include "cluster/base/log.h"
 #include "cluster/base/machine.h"
 #include "cluster/base/options.h"
@@ -88,7 +89,7 @@ Settings ParseCommandLine(int argc, char** argv) {
   options.ParseOrExit(argc, argv);
   auto usage_error = [](const std::string& message) {
     std::fprintf(stderr, "kvern-router: %s\n", message.c_str());
-    std::exit(2);
+    std::exit(kUsageExit);
   };
   if (settings.model.path.empty()) usage_error("--model: needed (see --help)");
   if (settings.queue_bytes == 0) usage_error("--queue-bytes: 0, allowed: 1 or more");

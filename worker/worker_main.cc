@@ -41,7 +41,7 @@ struct WorkerConfig {
 
 [[noreturn]] void UsageError(const std::string& message) {
   std::fprintf(stderr, "kvern-worker: %s\n", message.c_str());
-  std::exit(2);
+  std::exit(kUsageExit);
 }
 
 void Complete(WorkerConfig& config) {

@@ -11,6 +11,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_join.h"
 #include "cluster/base/check.h"
+#include "cluster/base/exit_codes.h"
 #include "cluster/base/log.h"
 
 namespace kvern {
@@ -273,7 +274,7 @@ void Options::ParseOrExit(int argc, char** argv, std::vector<std::string>* posit
     parsed = ParseEnvironment([](const char* n) { return std::getenv(n); });
   if (!parsed.ok()) {
     std::fprintf(stderr, "%s: %s\n", program_.c_str(), std::string(parsed.message()).c_str());
-    std::exit(2);
+    std::exit(kUsageExit);
   }
   if (logging_) InitLog(program_, *ParseLogLevel(log_level_), *ParseLogFormat(log_format_));
 }

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <functional>
 
+#include "cluster/base/exit_codes.h"
 #include "cluster/base/log.h"
 #include "cluster/base/machine.h"
 #include "cluster/launch/child_process.h"
@@ -100,7 +101,7 @@ void RouterOptions(Options& options, LaunchConfig* config) {
 
 [[noreturn]] void UsageError(const std::string& message) {
   std::fprintf(stderr, "kvern-launch: %s\n", message.c_str());
-  std::exit(2);
+  std::exit(kUsageExit);
 }
 
 std::string OwnDirectory() {

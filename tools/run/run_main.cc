@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <string>
 
+#include "cluster/base/exit_codes.h"
 #include "cluster/base/options.h"
 #include "tools/run/run_session.h"
 #include "worker/engine/rank_options.h"
@@ -21,7 +22,7 @@ struct CommandLine {
 
 [[noreturn]] void UsageError(const std::string& message) {
   std::fprintf(stderr, "kvern-run: %s\n", message.c_str());
-  std::exit(2);
+  std::exit(kUsageExit);
 }
 
 CommandLine Parse(int argc, char** argv) {

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "cluster/base/exit_codes.h"
 #include "cluster/base/options.h"
 #include "router/text/chat_template.h"
 #include "router/text/tokenizer.h"
@@ -21,7 +22,7 @@ struct Config {
 // Exits 2 like any other usage error.
 [[noreturn]] void UsageError(std::string_view message) {
   std::fprintf(stderr, "kvern-tokenizer: %.*s\n", static_cast<int>(message.size()), message.data());
-  std::exit(2);
+  std::exit(kUsageExit);
 }
 
 TokenizerLines::Command ParseCommandLine(int argc, char** argv, Config* config) {
