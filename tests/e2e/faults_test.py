@@ -109,6 +109,8 @@ class FaultsTest(ServiceTest):
         with service.client() as client:
             stream = self.long_stream(client)
             service.launch.signal(signal.SIGINT)
+            wait_for(lambda: "info draining open_requests=1" in service.launch.stderr,
+                     "the router drains")
             # Draining: what runs goes on, what is new is refused.
             refusal = self.error(lambda: self.ask(client, "x"))
             self.assertEqual(refusal.code, "unavailable")
