@@ -9,6 +9,7 @@
 
 #include "cluster/base/clock.h"
 #include "cluster/base/exit_codes.h"
+#include "cluster/base/hardware_note.h"
 #include "cluster/base/log.h"
 #include "cluster/base/options.h"
 #include "schemas/files/model_name.h"
@@ -61,6 +62,7 @@ WorkerConfig ParseCommandLine(int argc, char** argv) {
   WorkerConfig config;
   Options options("kvern-worker",
                   "kvern-worker --router tcp://… --model PATH [--rank R --world N --group NAME]");
+  options.VersionNote(kHardwareNote);
   options.AlsoFromEnvironment();
   options.String("router", "ENDPOINT",
                  "the router's for workers (default: MASTER_ADDR, MASTER_PORT)",

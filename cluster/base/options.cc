@@ -266,6 +266,7 @@ void Options::ParseOrExit(int argc, char** argv, std::vector<std::string>* posit
     }
     if (argument == "--version") {
       std::printf("%s %s\n", program_.c_str(), KVERN_VERSION);
+      if (!version_note_.empty()) std::printf("%s\n", version_note_.c_str());
       std::exit(0);
     }
   }

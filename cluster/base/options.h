@@ -57,6 +57,9 @@ class Options {
   // Of the two only one may be given. One on the command line silences the other's variable.
   void Exclusive(std::string first, std::string second);
 
+  // What --version says after the program's version, a line of its own.
+  void VersionNote(std::string note) { version_note_ = std::move(note); }
+
   // ParseOrExit reads the environment, too; --help says so.
   void AlsoFromEnvironment() { environment_ = true; }
 
@@ -95,6 +98,7 @@ class Options {
 
   std::string program_;
   std::string usage_;
+  std::string version_note_;
   std::vector<Entry> entries_;
   std::vector<Pair> exclusive_;
   bool environment_ = false;

@@ -10,6 +10,7 @@
 #include <functional>
 
 #include "cluster/base/exit_codes.h"
+#include "cluster/base/hardware_note.h"
 #include "cluster/base/log.h"
 #include "cluster/base/machine.h"
 #include "cluster/launch/child_process.h"
@@ -154,6 +155,7 @@ LaunchConfig ParseLaunchConfig(int argc, char** argv) {
   std::vector<PassedOption> both;
   config.bin_directory = OwnDirectory();
   Options options("kvern-launch", kUsage);
+  options.VersionNote(kHardwareNote);
   options.String("model", "PATH", "a GGUF file or a folder with config.json", &config.model);
   options.Count("tp", "N", "tensor-parallel ranks of a group", &config.tp, 1, kMaxTp);
   options.Count("replicas", "N", "groups", &config.replicas, 1, kMaxReplicas);

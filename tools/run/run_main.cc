@@ -6,6 +6,7 @@
 #include <string>
 
 #include "cluster/base/exit_codes.h"
+#include "cluster/base/hardware_note.h"
 #include "cluster/base/options.h"
 #include "tools/run/run_session.h"
 #include "worker/engine/rank_options.h"
@@ -28,6 +29,7 @@ struct CommandLine {
 CommandLine Parse(int argc, char** argv) {
   CommandLine line;
   Options options("kvern-run", "kvern-run --model PATH [options] < requests.jsonl > results.jsonl");
+  options.VersionNote(kHardwareNote);
   options.Count("tp", "N", "tensor-parallel ranks, as threads of this process", &line.tp, 1,
                 kMaxRanks);
   options.Count("default-max-tokens", "N", "max_tokens of a request without",

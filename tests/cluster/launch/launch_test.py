@@ -258,6 +258,16 @@ class LaunchTest(unittest.TestCase):
         self.assertLessEqual(len(lines), 40)
         self.assertLessEqual(max(map(len, lines)), 100)
 
+    def test_versions_say_what_has_run_on_hardware(self):
+        on_hardware = "Nothing here has run on hardware" not in pathlib.Path("docs/kernels.md").read_text()
+        for program in "kvern-launch", "kvern-worker", "kvern-run":
+            done = subprocess.run([BIN / program, "--version"], capture_output=True, text=True, check=True)
+            lines = done.stdout.splitlines()
+            self.assertRegex(lines[0], program + r" [0-9]+\.[0-9]+\.[0-9]+$")
+            gpu = [line for line in lines if line.startswith("cuda: ")]
+            self.assertEqual(len(gpu), 1)
+            self.assertEqual("not yet on hardware" not in gpu[0], on_hardware)
+
 
 if __name__ == "__main__":
     unittest.main()
