@@ -31,6 +31,7 @@ namespace kvern::router {
 class RouterImpl {
  public:
   RouterImpl(const RouterConfig& config, uint64_t seed, const TextFilterFactory* text);
+  virtual ~RouterImpl() = default;
 
   void Step(Time now, RouterEvent event, RouterEffects& effects);
   void Flush(Time now, RouterEffects& effects);
@@ -40,6 +41,15 @@ class RouterImpl {
   CapacityReply Capacity();
   absl::StatusOr<RequestStatus> Find(const RequestId& id);
   void Audit() const;
+
+ protected:
+  // ---- Which of those that wait may start. The simulator puts other rules in the place of these
+  // two, to compare with.
+  // fit.cc
+  virtual bool Fits(Group& group, const Request& request) const;
+  bool PrefillRoom(Group& group, uint32_t prompt_tokens) const;
+  // dispatch.cc: ends the request if its first token would come after its deadline.
+  virtual bool TooLate(const Group& group, Request& request);
 
  private:
   // ---- router.cc: events
@@ -101,12 +111,10 @@ class RouterImpl {
   // What the ledger promises: the guaranteed worst cases and the expected peak of the others.
   PoolBlocks ReservedBlocks(Group& group) const;
   PoolBlocks StandardLimit(const Group& group) const;
-  bool Fits(Group& group, const Request& request) const;
   bool TakesWork(const Group& group) const;
   uint64_t ChunkOf(const Group& group) const;
   Duration PrefillTime(const Group& group, uint64_t tokens) const;
   uint64_t PrefillBacklog(const Group& group) const;  // tokens
-  bool PrefillRoom(Group& group, uint32_t prompt_tokens) const;
   // From its dispatch to its first token.
   Duration FirstTokenTime(const Group& group, const Request& request) const;
   // The group where the request fits and is expected to finish first; null: it fits nowhere now.
@@ -126,8 +134,6 @@ class RouterImpl {
   void DispatchWaiting();
   // Within its tenant's quota of blocks.
   bool MayRun(const Request& request) const;
-  // Ends the request if its first token would come after its deadline.
-  bool TooLate(const Group& group, Request& request);
   // Dispatches a small request that fits past a head that does not.
   bool Backfill(Request& head);
   void DispatchTo(Group& group, Request& request);

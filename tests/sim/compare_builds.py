@@ -20,6 +20,8 @@ RUNS = [
     "--workload bursts --rate 12 --faults all --groups 3 --duration 40 --seed 2",
     "--workload flash --rate 20 --shares 9,1,1 --duration 30 --seed 3",
     "--workload poisson --load 4 --policy optimistic --watermark 0 --duration 30 --seed 4",
+    "--workload poisson --load 4 --policy optimistic-engine --max-running 64 --duration 30 --seed 4",
+    "--workload poisson --load 4 --policy optimistic-memory --duration 30 --seed 4",
     "--workload poisson --load 4 --policy clairvoyant --duration 30 --seed 5",
     "--workload poisson --rate 30 --policy least-requests --groups 2 --duration 20 --seed 6",
 ]

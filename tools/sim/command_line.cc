@@ -23,7 +23,8 @@ void AddOptions(Options& options, RunConfig& config) {
   options.Count("tp", "N", "ranks of a group, as one GPU of N times the speed", &config.tp, 1, 64);
   options.Count("kv-tokens", "N", "KV memory of a group", &config.kv_tokens, 16, 1 << 30);
   options.Choice("policy",
-                 {"kvern", "reserve-max", "optimistic", "clairvoyant", "fifo", "least-requests"},
+                 {"kvern", "reserve-max", "optimistic", "optimistic-engine", "optimistic-memory",
+                  "clairvoyant", "fifo", "least-requests"},
                  "who is admitted", &config.policy);
   options.String("workload", "NAME", "poisson, bursts, flash or trace:PATH", &config.workload);
   number("load", "X", "offered load, as a multiple of the capacity found first", &config.load,
@@ -53,8 +54,11 @@ void AddOptions(Options& options, RunConfig& config) {
   options.Count("queue-entries", "N", "requests that may wait", &config.queue_entries, 1, 1 << 24);
   options.Count("watermark", "PERCENT", "of the blocks, kept free", &config.watermark_percent, 0,
                 99);
-  options.Count("quantile", "PERCENT", "of output lengths that kvern counts on",
+  options.Count("quantile", "PERCENT",
+                "of output lengths that kvern counts on, and the queues of optimistic-...",
                 &config.quantile_percent, 0, 100);
+  options.Count("max-running", "N", "requests of a group, for optimistic-... (0, the default: any)",
+                &config.max_running, 0, INT64_MAX);
   options.Count("max-requests", "N", "the load ends after so many", &config.max_requests, 1,
                 INT64_MAX);
   options.Flag("check-repeat", "runs twice and compares the event hashes", &config.check_repeat);

@@ -20,10 +20,12 @@ class FrontEnd {
   virtual void Audit() const = 0;
 };
 
-class RealFrontEnd : public FrontEnd {
+// `R`: Router, or one that admits otherwise.
+template <typename R>
+class RouterFrontEnd : public FrontEnd {
  public:
-  RealFrontEnd(const RouterConfig& config, uint64_t seed, const TextFilterFactory* text)
-      : router_(config, seed, text) {}
+  template <typename... Arguments>
+  explicit RouterFrontEnd(const Arguments&... arguments) : router_(arguments...) {}
   void Step(Time now, RouterEvent event, RouterEffects& effects) override {
     router_.Step(now, std::move(event), effects);
   }
@@ -35,7 +37,7 @@ class RealFrontEnd : public FrontEnd {
   void Audit() const override { router_.Audit(); }
 
  private:
-  Router router_;
+  R router_;
 };
 
 }  // namespace kvern::sim

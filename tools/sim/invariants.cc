@@ -194,7 +194,7 @@ void Simulation::CheckSent(const GroupStatus& seen, const SimGroup& group) {
 
 void Simulation::CheckPromised(const GroupStatus& seen, const Record& last) {
   // Alone it may have all; and a guaranteed request that came after a standard one, too.
-  if (last.guaranteed || seen.running < 2) return;
+  if (last.guaranteed || seen.running < 2 || options_.optimistic) return;
   uint64_t limit = seen.total_blocks * (100 - options_.router.watermark_percent) / 100;
   if (seen.reserved_blocks <= limit) return;
   Violate(absl::StrCat("P2: ", seen.name, " is expected to come to ", seen.reserved_blocks,
@@ -204,6 +204,7 @@ void Simulation::CheckPromised(const GroupStatus& seen, const Record& last) {
 void Simulation::CheckInTime(const SimGroup& group, const Record& record) {
   // The router has seen how long its steps take: some reports are older than those it relies on.
   bool reports_late = options_.faults[Fault::kGroupLinkSlow] > 0;
+  if (options_.optimistic) return;  // promises no such thing
   if (reports_late || group.steps_of_life() < kStepsToLearn) return;
   Duration prefill = 0;
   for (uint32_t done = 0; done < record.prompt_tokens;) {

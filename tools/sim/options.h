@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -29,6 +30,12 @@ struct Declared {
   friend bool operator==(const Declared&, const Declared&) = default;
 };
 
+// How an OptimisticRouter admits, beside what fits into memory.
+struct OptimisticAdmission {
+  bool step_budget = false;          // no prompt starts while others fill about two steps
+  uint64_t max_running = UINT64_MAX;  // requests of a group
+};
+
 struct SimOptions {
   uint64_t seed = 1;
   // ---- the service
@@ -41,8 +48,9 @@ struct SimOptions {
   ModelCost model_cost;
   DeviceCost device_cost;
   RouterConfig router;
-  bool least_requests = false;    // LeastRequests stands in for the router
-  bool has_text = false;          // prompts may be text; one letter is a token
+  bool least_requests = false;                    // LeastRequests stands in for the router
+  std::optional<OptimisticAdmission> optimistic;  // an OptimisticRouter does
+  bool has_text = false;                          // prompts may be text; one letter is a token
   bool half_give_credit = false;  // every other client says what its readers have taken
 
   // ---- the network

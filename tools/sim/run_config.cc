@@ -37,6 +37,17 @@ absl::Status ApplyPolicy(const RunConfig& config, RunPlan& plan) {
   plan.workload.ttft_deadline_ms = ttft_ms;
   router.watermark_percent = static_cast<uint32_t>(config.watermark_percent);
   router.output_quantile_percent = static_cast<uint32_t>(config.quantile_percent);
+  bool step_budget = config.policy == "optimistic-engine";
+  if (step_budget || config.policy == "optimistic-memory") {
+    OptimisticAdmission& admission = plan.options.optimistic.emplace();
+    admission.step_budget = step_budget;
+    if (config.max_running > 0) admission.max_running = static_cast<uint64_t>(config.max_running);
+    return absl::OkStatus();
+  }
+  if (config.max_running > 0) {
+    return InvalidArgument("--max-running: ", config.max_running, ", not allowed with --policy ",
+                           config.policy);
+  }
   if (config.policy == "kvern") return absl::OkStatus();
   if (config.policy == "reserve-max") {
     plan.workload.service_class = ServiceClass::kGuaranteed;
@@ -53,9 +64,9 @@ absl::Status ApplyPolicy(const RunConfig& config, RunPlan& plan) {
   if (config.policy == "optimistic") return absl::OkStatus();
   bool least_requests = config.policy == "least-requests";
   if (!least_requests && config.policy != "fifo") {
-    return InvalidArgument(
-        "--policy: '", config.policy,
-        "', allowed: kvern, reserve-max, optimistic, clairvoyant, fifo, least-requests");
+    return InvalidArgument("--policy: '", config.policy,
+                           "', allowed: kvern, reserve-max, optimistic, optimistic-engine, "
+                           "optimistic-memory, clairvoyant, fifo, least-requests");
   }
   if (least_requests && config.faults != "none") {
     return InvalidArgument("--faults: '", config.faults, "', allowed with least-requests: none");
@@ -187,6 +198,7 @@ absl::StatusOr<RunPlan> MakeCapacityPlan(const RunConfig& config,
       std::max(plan.options.router.queue_entries, 2 * kCapacityWaiting);
   plan.options.cancel_at_end = true;
   plan.options.least_requests = false;
+  plan.options.optimistic.reset();
   plan.options.faults = FaultLevels();
   RouterConfig& router = plan.options.router;
   router.default_ttft_deadline = kFar;

@@ -34,6 +34,7 @@ struct RunConfig {
   int64_t queue_entries = 1024;
   int64_t watermark_percent = 3;
   int64_t quantile_percent = 65;
+  int64_t max_running = 0;  // 0: no limit
   int64_t max_requests = INT64_MAX;
   bool check_repeat = false;
   bool json = false;

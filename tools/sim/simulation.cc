@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tools/sim/least_requests.h"
+#include "tools/sim/optimistic_router.h"
 
 namespace kvern::sim {
 namespace {
@@ -16,7 +17,11 @@ constexpr Duration kDrain = 60 * kSecond;
 
 std::unique_ptr<FrontEnd> NewFrontEnd(const SimOptions& options, const TextFilterFactory* filters) {
   if (options.least_requests) return std::make_unique<LeastRequests>(options.router);
-  return std::make_unique<RealFrontEnd>(options.router, options.seed, filters);
+  if (options.optimistic) {
+    return std::make_unique<RouterFrontEnd<OptimisticRouter>>(options.router, options.seed, filters,
+                                                              *options.optimistic);
+  }
+  return std::make_unique<RouterFrontEnd<Router>>(options.router, options.seed, filters);
 }
 
 std::vector<uint32_t> WeightsOf(const SimOptions& options, const Workload& workload) {

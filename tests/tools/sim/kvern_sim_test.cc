@@ -141,8 +141,8 @@ TEST_F(KvernSim, Workloads) {
 }
 
 TEST_F(KvernSim, Policies) {
-  for (const char* policy :
-       {"kvern", "reserve-max", "optimistic", "clairvoyant", "fifo", "least-requests"}) {
+  for (const char* policy : {"kvern", "reserve-max", "optimistic", "optimistic-engine",
+                             "optimistic-memory", "clairvoyant", "fifo", "least-requests"}) {
     Outcome outcome = Run(Trace() + " --load 3 --groups 2 --duration 30 --json --policy " + policy);
     ASSERT_EQ(outcome.exit_code, 0) << policy << outcome.errors << outcome.output;
     nlohmann::json json = outcome.Json();
@@ -150,6 +150,43 @@ TEST_F(KvernSim, Policies) {
                 0.1 * json["offered_rps"].get<double>());
     EXPECT_GT(json["completed"].get<int>(), 20) << policy;
   }
+}
+
+// Where no deadline is near, what is left of the policies is their rule of memory.
+TEST_F(KvernSim, OptimisticPoliciesHaveTheSameRuleOfMemory) {
+  std::string run =
+      "--workload poisson --rate 60 --duration 30 --slo-ttft 600s --kv-tokens 40000 --json ";
+  nlohmann::json whole = Run(run + "--policy optimistic").Json();
+  EXPECT_GT(whole["preemptions"].get<int>(), 0);
+  nlohmann::json engine = Run(run + "--policy optimistic-engine --quantile 0").Json();
+  EXPECT_EQ(engine["event_hash"], whole["event_hash"]);
+  // Prompts that fill more than two steps are sent all the same.
+  nlohmann::json memory = Run(run + "--policy optimistic-memory --quantile 0").Json();
+  EXPECT_NE(memory["event_hash"], whole["event_hash"]);
+  EXPECT_EQ(memory["violations"].size(), 0u) << memory["violations"];
+}
+
+TEST_F(KvernSim, OptimisticPoliciesStartWhatComesTooLate) {
+  std::string run = "--workload poisson --rate 150 --duration 30 --json --policy ";
+  auto late = [&](const char* policy) {
+    nlohmann::json json = Run(run + policy).Json();
+    return json["completed_rps"].get<double>() - json["goodput_rps"].get<double>();
+  };
+  double whole = late("optimistic");
+  EXPECT_GT(late("optimistic-engine"), whole);
+  EXPECT_GT(late("optimistic-memory"), whole);
+}
+
+TEST_F(KvernSim, FewerRunThanMemoryAllows) {
+  std::string run = "--workload poisson --rate 60 --duration 30 --json --policy ";
+  for (const std::string policy : {"optimistic-engine", "optimistic-memory"}) {
+    double any = Run(run + policy).Json()["kv_used_mean"].get<double>();
+    double four = Run(run + policy + " --max-running 4").Json()["kv_used_mean"].get<double>();
+    EXPECT_GT(four, 0);
+    EXPECT_LT(four, any / 4) << policy;
+  }
+  EXPECT_THAT(Run(run + "kvern --max-running 4").errors,
+              HasSubstr("--max-running: 4, not allowed"));
 }
 
 TEST_F(KvernSim, TenantsShareTheLoad) {

@@ -59,7 +59,7 @@ TEST(RunConfig, UnknownNamesAreRefused) {
   EXPECT_THAT(ErrorOf(MakePlan(config, 1, nullptr)), HasSubstr("--policy: 'lifo', allowed:"));
 }
 
-// The policies are nothing but a class and options of the same router.
+// But for the last ones, the policies are nothing but a class and options of the same router.
 TEST(RunConfig, Policies) {
   RunConfig config;
   RunPlan kvern = *MakePlan(config, 1, nullptr);
@@ -98,6 +98,30 @@ TEST(RunConfig, Policies) {
   config.faults = "all";
   EXPECT_THAT(ErrorOf(MakePlan(config, 1, nullptr)),
               HasSubstr("allowed with least-requests: none"));
+}
+
+TEST(RunConfig, OptimisticAsInEngines) {
+  RunConfig config;
+  EXPECT_FALSE(MakePlan(config, 1, nullptr)->options.optimistic.has_value());
+  config.policy = "optimistic-memory";
+  RunPlan memory = *MakePlan(config, 1, nullptr);
+  ASSERT_TRUE(memory.options.optimistic.has_value());
+  EXPECT_FALSE(memory.options.optimistic->step_budget);
+  EXPECT_EQ(memory.options.optimistic->max_running, UINT64_MAX);
+  // The queue is kvern's, with all it predicts from.
+  EXPECT_EQ(memory.workload.ttft_deadline_ms, 2000u);
+  EXPECT_EQ(memory.options.router.output_quantile_percent, RouterConfig().output_quantile_percent);
+  EXPECT_EQ(memory.options.router.queue_wait_max, RouterConfig().queue_wait_max);
+  config.policy = "optimistic-engine";
+  config.max_running = 64;
+  RunPlan engine = *MakePlan(config, 1, nullptr);
+  EXPECT_TRUE(engine.options.optimistic->step_budget);
+  EXPECT_EQ(engine.options.optimistic->max_running, 64u);
+  // The capacity is the same for all.
+  EXPECT_FALSE(MakeCapacityPlan(config, nullptr)->options.optimistic.has_value());
+  config.policy = "optimistic";
+  EXPECT_THAT(ErrorOf(MakePlan(config, 1, nullptr)),
+              HasSubstr("--max-running: 64, not allowed with --policy optimistic"));
 }
 
 }  // namespace
