@@ -1,4 +1,4 @@
-// How work gets into a stream of the emulated device.
+// How work gets into a stream of the emulated device, and what tests do to such a device.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -26,5 +26,17 @@ cudaError_t EnqueueTask(cudaStream_t stream, std::function<void()> task);
 // Puts `device` into the state a kernel that faults leaves behind: every call for it answers
 // `error` from now on, cudaSuccess mends it. For tests: a real device would need a new process.
 void BreakDevice(int device, cudaError_t error);
+
+// Of the streams that are made on `device` from now on, the `nth` (0: the next) does its work as
+// late as it may: when a stream, an event or the host waits for it. For tests: an order that other
+// streams only have by chance is lost, and so a wait that is missing shows every time.
+void MakeStreamLate(int device, int nth);
+
+// What cudaMalloc gave on `device` since the process began.
+struct MallocTotals {
+  size_t calls = 0;
+  size_t bytes = 0;
+};
+MallocTotals MallocsOf(int device);
 
 }  // namespace kvern::simt

@@ -18,7 +18,18 @@ struct EventState {
   uint64_t recorded = 0;   // records so far
   uint64_t completed = 0;  // the newest of them that its stream has reached
   bool captured = false;   // the newest record is a graph's
+  StreamPlace place;       // of the newest record
 };
+
+// Somebody waits for the newest record: a stream that works late has to go on.
+void Want(EventState& state) {
+  StreamPlace place;
+  {
+    const std::lock_guard lock(state.mutex);
+    place = state.place;
+  }
+  if (place.gate != nullptr) place.gate->Want(place.items);
+}
 
 void Complete(EventState& state, uint64_t record) {
   const std::lock_guard lock(state.mutex);
@@ -64,8 +75,12 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     if (event->state->captured) return Answer(cudaSuccess);  // nothing in this stream waits for it
     record = ++event->state->recorded;
   }
-  return kvern::simt::EnqueueSignal(
-      stream, [state = event->state, record] { kvern::simt::Complete(*state, record); });
+  kvern::simt::StreamPlace place;
+  const cudaError_t error = kvern::simt::EnqueueSignal(
+      stream, [state = event->state, record] { kvern::simt::Complete(*state, record); }, &place);
+  const std::lock_guard lock(event->state->mutex);
+  event->state->place = std::move(place);
+  return error;
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags) {
@@ -74,24 +89,29 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   stream = kvern::simt::Resolve(stream);
   const bool capturing = kvern::simt::IsCapturing(stream);
   uint64_t record = 0;
+  kvern::simt::StreamPlace place;
   {
     const std::lock_guard lock(event->state->mutex);
     // The real library lets another stream join a capture in this way; nothing here needs it.
     if (event->state->captured)
       return capturing ? Answer(cudaSuccess) : Answer(cudaErrorNotSupported);
     record = event->state->recorded;
+    place = event->state->place;
   }
   if (capturing && record > 0) {
     kvern::simt::InvalidateCapture(stream);
     return Answer(cudaErrorStreamCaptureIsolation);
   }
-  return kvern::simt::EnqueueTask(
-      stream, [state = event->state, record] { kvern::simt::WaitFor(*state, record); });
+  return kvern::simt::EnqueueTask(stream, [state = event->state, record, place] {
+    if (place.gate != nullptr) place.gate->Want(place.items);
+    kvern::simt::WaitFor(*state, record);
+  });
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   if (event == nullptr) return Answer(cudaErrorInvalidResourceHandle);
   if (!kvern::simt::AllowedDuringCapture()) return Answer(cudaErrorStreamCaptureUnsupported);
+  kvern::simt::Want(*event->state);
   const std::lock_guard lock(event->state->mutex);
   if (event->state->captured) return Answer(cudaErrorCapturedEvent);
   return Answer(event->state->completed >= event->state->recorded ? cudaSuccess
@@ -107,6 +127,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     if (event->state->captured) return Answer(cudaErrorCapturedEvent);
     record = event->state->recorded;
   }
+  kvern::simt::Want(*event->state);
   if (kvern::simt::Broken() == cudaSuccess) kvern::simt::WaitFor(*event->state, record);
   return Answer(cudaSuccess);
 }

@@ -78,6 +78,8 @@ cudaError_t cudaMalloc(void** pointer, size_t bytes) {
   if (memory == nullptr) return Answer(cudaErrorMemoryAllocation);
   device.allocations[memory] = bytes;
   device.used += bytes;
+  ++device.mallocs;
+  device.malloc_bytes += bytes;
   *pointer = memory;
   return cudaSuccess;
 }

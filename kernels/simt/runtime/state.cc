@@ -116,6 +116,24 @@ cudaError_t Answer(cudaError_t error) {
 
 void BreakDevice(int device, cudaError_t error) { Device(device).broken = error; }
 
+void MakeStreamLate(int device, int nth) {
+  DeviceState& state = Device(device);
+  const std::lock_guard lock(state.mutex);
+  state.late_stream = nth;
+}
+
+bool NextStreamIsLate(int device) {
+  DeviceState& state = Device(device);
+  const std::lock_guard lock(state.mutex);
+  return state.late_stream >= 0 && state.late_stream-- == 0;
+}
+
+MallocTotals MallocsOf(int device) {
+  DeviceState& state = Device(device);
+  const std::lock_guard lock(state.mutex);
+  return {state.mallocs, state.malloc_bytes};
+}
+
 }  // namespace kvern::simt
 
 inline namespace kvern_emulated_cuda {

@@ -20,6 +20,9 @@ struct DeviceState {
   std::mutex mutex;
   std::map<const char*, size_t> allocations;  // by address
   size_t used = 0;                            // bytes
+  size_t mallocs = 0;                         // calls that gave memory, so far
+  size_t malloc_bytes = 0;                    // that they gave
+  int late_stream = -1;                       // this many more streams until a late one
 };
 
 // REQUIRES: 0 <= device < kMaxDevices.
@@ -30,6 +33,8 @@ int DeviceCount();
 size_t DeviceBytes();
 // Of the calling thread.
 int CurrentDevice();
+// Whether the stream that is being made is the one of MakeStreamLate.
+bool NextStreamIsLate(int device);
 
 // True when [address, address + bytes) lies within one allocation of some device.
 bool IsDeviceMemory(const void* address, size_t bytes);

@@ -27,8 +27,10 @@ inline namespace kvern_emulated_cuda {
 
 using kvern::simt::Answer;
 using kvern::simt::Resolve;
+using kvern::simt::StreamPlace;
 
-CUstream_st::CUstream_st(int of_device) : device_(of_device), thread_([this] { Run(); }) {
+CUstream_st::CUstream_st(int of_device, bool late)
+    : device_(of_device), late_(late), thread_([this] { Run(); }) {
   auto& list = kvern::simt::StreamsOf(device_);
   const std::lock_guard lock(list.mutex);
   list.streams.push_back(this);
@@ -41,28 +43,33 @@ CUstream_st::~CUstream_st() {
     std::erase(list.streams, this);
   }
   {
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(gate_->mutex);
     stop_ = true;
-    changed_.notify_all();
+    gate_->changed.notify_all();
   }
   thread_.join();
 }
 
-void CUstream_st::Push(kvern::simt::Task task, bool always) {
-  const std::lock_guard lock(mutex_);
+StreamPlace CUstream_st::Push(kvern::simt::Task task, bool always) {
+  const std::lock_guard lock(gate_->mutex);
   queue_.push_back({std::move(task), always});
   ++pushed_;
-  changed_.notify_all();
+  gate_->changed.notify_all();
+  return {gate_, pushed_};
 }
 
 void CUstream_st::Synchronize() {
-  std::unique_lock lock(mutex_);
+  std::unique_lock lock(gate_->mutex);
   const uint64_t all = pushed_;
-  changed_.wait(lock, [&] { return done_ >= all; });
+  gate_->wanted = std::max(gate_->wanted, all);
+  gate_->changed.notify_all();
+  gate_->changed.wait(lock, [&] { return done_ >= all; });
 }
 
 bool CUstream_st::Idle() {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(gate_->mutex);
+  gate_->wanted = pushed_;
+  gate_->changed.notify_all();
   return done_ == pushed_;
 }
 
@@ -70,8 +77,10 @@ void CUstream_st::Run() {
   while (true) {
     Item item;
     {
-      std::unique_lock lock(mutex_);
-      changed_.wait(lock, [this] { return stop_ || !queue_.empty(); });
+      std::unique_lock lock(gate_->mutex);
+      gate_->changed.wait(lock, [this] {
+        return stop_ || (!queue_.empty() && (!late_ || done_ < gate_->wanted));
+      });
       if (queue_.empty()) return;
       item = std::move(queue_.front());
       queue_.pop_front();
@@ -79,9 +88,9 @@ void CUstream_st::Run() {
     const bool broken = kvern::simt::Device(device_).broken.load() != cudaSuccess;
     if (item.always || !broken) item.task();
     item.task = nullptr;  // what it captured goes before the stream says that it is done
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(gate_->mutex);
     ++done_;
-    changed_.notify_all();
+    gate_->changed.notify_all();
   }
 }
 
@@ -89,8 +98,10 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
   if (flags != cudaStreamNonBlocking) return Answer(cudaErrorNotSupported);
   if (kvern::simt::DeviceCount() == 0) return Answer(cudaErrorNoDevice);
   const cudaError_t error = Answer(cudaSuccess);
-  if (error == cudaSuccess) *stream = new CUstream_st(kvern::simt::CurrentDevice());
-  return error;
+  if (error != cudaSuccess) return error;
+  const int device = kvern::simt::CurrentDevice();
+  *stream = new CUstream_st(device, kvern::simt::NextStreamIsLate(device));
+  return cudaSuccess;
 }
 
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
@@ -130,25 +141,32 @@ cudaStream_t Resolve(cudaStream_t stream) {
 
 namespace {
 
-cudaError_t Enqueue(cudaStream_t stream, Task task, bool always) {
+cudaError_t Enqueue(cudaStream_t stream, Task task, bool always, StreamPlace* place) {
   stream = Resolve(stream);
   if (stream->device() != CurrentDevice()) return Answer(cudaErrorInvalidResourceHandle);
   const cudaError_t error = Answer(cudaSuccess);
   if (error != cudaSuccess) return error;
   const cudaError_t recorded = Record(stream, task);
   if (recorded != cudaErrorNotReady) return Answer(recorded);
-  stream->Push(std::move(task), always);
+  *place = stream->Push(std::move(task), always);
   return cudaSuccess;
 }
 
 }  // namespace
 
 cudaError_t EnqueueTask(cudaStream_t stream, Task task) {
-  return Enqueue(stream, std::move(task), false);
+  StreamPlace place;
+  return Enqueue(stream, std::move(task), false, &place);
 }
 
-cudaError_t EnqueueSignal(cudaStream_t stream, Task task) {
-  return Enqueue(stream, std::move(task), true);
+cudaError_t EnqueueSignal(cudaStream_t stream, Task task, StreamPlace* place) {
+  return Enqueue(stream, std::move(task), true, place);
+}
+
+void StreamGate::Want(uint64_t items) {
+  const std::lock_guard lock(mutex);
+  wanted = std::max(wanted, items);
+  changed.notify_all();
 }
 
 void SynchronizeDevice(int device) {

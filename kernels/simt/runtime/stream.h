@@ -38,8 +38,24 @@ bool IsCapturing(cudaStream_t stream);
 // The stream meant by a handle: null is a queue of the calling thread's device.
 cudaStream_t Resolve(cudaStream_t stream);
 
+// How far the work of a stream is asked for. Lives as long as an event that was recorded in it.
+struct StreamGate {
+  std::mutex mutex;
+  std::condition_variable changed;
+  uint64_t wanted = 0;  // somebody waits for the first so many items
+
+  void Want(uint64_t items);
+};
+
+// A place in a stream: behind its first `items` items.
+struct StreamPlace {
+  std::shared_ptr<StreamGate> gate;
+  uint64_t items = 0;
+};
+
 // Signals that must come even from a broken device: those who wait are told of the fault after it.
-cudaError_t EnqueueSignal(cudaStream_t stream, Task task);
+// `place`: right behind the signal, unless it was captured.
+cudaError_t EnqueueSignal(cudaStream_t stream, Task task, StreamPlace* place);
 
 // Waits for all streams of a device.
 void SynchronizeDevice(int device);
@@ -50,7 +66,8 @@ inline namespace kvern_emulated_cuda {
 
 struct CUstream_st {
  public:
-  explicit CUstream_st(int of_device);
+  // `late`: it does nothing before somebody waits for it.
+  explicit CUstream_st(int of_device, bool late = false);
   // Waits for what is queued.
   ~CUstream_st();
   CUstream_st(const CUstream_st&) = delete;
@@ -58,7 +75,7 @@ struct CUstream_st {
 
   int device() const { return device_; }
   // After a fault a device does nothing more, but for what is done `always`.
-  void Push(kvern::simt::Task task, bool always);
+  kvern::simt::StreamPlace Push(kvern::simt::Task task, bool always);
   void Synchronize();
   bool Idle();
 
@@ -66,8 +83,10 @@ struct CUstream_st {
   void Run();
 
   const int device_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
+  const bool late_;
+  // Its mutex guards all of this.
+  const std::shared_ptr<kvern::simt::StreamGate> gate_ =
+      std::make_shared<kvern::simt::StreamGate>();
   struct Item {
     kvern::simt::Task task;
     bool always;

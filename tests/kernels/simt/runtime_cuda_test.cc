@@ -110,6 +110,36 @@ TEST_F(RuntimeTest, AnotherStreamWaitsForAnEvent) {
   EXPECT_EQ(cudaStreamDestroy(other), cudaSuccess);
 }
 
+// A stream that works as late as it may: without a wait for it, others come first every time.
+TEST_F(RuntimeTest, ALateStreamWorksForThoseWhoWait) {
+  cudaStream_t late = nullptr;
+  cudaEvent_t event = nullptr;
+  cudaEvent_t beyond = nullptr;
+  MakeStreamLate(0, 0);
+  ASSERT_EQ(cudaStreamCreateWithFlags(&late, cudaStreamNonBlocking), cudaSuccess);
+  ASSERT_EQ(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), cudaSuccess);
+  ASSERT_EQ(cudaEventCreateWithFlags(&beyond, cudaEventDisableTiming), cudaSuccess);
+  ASSERT_EQ(cudaMemsetAsync(device_, 0, 4, stream_), cudaSuccess);
+  ASSERT_EQ(cudaMemsetAsync(device_, 1, 4, late), cudaSuccess);
+  ASSERT_EQ(cudaEventRecord(event, late), cudaSuccess);
+  ASSERT_EQ(cudaMemsetAsync(device_, 2, 4, late), cudaSuccess);
+  ASSERT_EQ(cudaEventRecord(beyond, late), cudaSuccess);
+  EXPECT_EQ(Read(0), 0);
+  ASSERT_EQ(cudaStreamWaitEvent(stream_, event, 0), cudaSuccess);
+  EXPECT_EQ(Read(0), 0x01010101);  // no further than was waited for
+  EXPECT_EQ(cudaEventSynchronize(beyond), cudaSuccess);
+  EXPECT_EQ(Read(0), 0x02020202);
+  ASSERT_EQ(cudaMemsetAsync(device_, 3, 4, late), cudaSuccess);
+  ASSERT_EQ(cudaEventRecord(event, late), cudaSuccess);
+  while (cudaEventQuery(event) == cudaErrorNotReady) std::this_thread::yield();  // asking is waiting
+  EXPECT_EQ(Read(0), 0x03030303);
+  ASSERT_EQ(cudaMemsetAsync(device_, 4, 4, late), cudaSuccess);
+  EXPECT_EQ(cudaEventDestroy(event), cudaSuccess);
+  EXPECT_EQ(cudaEventDestroy(beyond), cudaSuccess);
+  EXPECT_EQ(cudaStreamDestroy(late), cudaSuccess);
+  EXPECT_EQ(Read(0), 0x04040404);
+}
+
 TEST_F(RuntimeTest, AGraphReplaysWithTheArgumentsOfItsCapture) {
   ASSERT_EQ(cudaMemsetAsync(device_, 0, 4, stream_), cudaSuccess);
   ASSERT_EQ(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), cudaSuccess);
@@ -205,11 +235,15 @@ TEST_F(RuntimeTest, MemoryIsCountedAndRunsOut) {
   size_t before = 0, after = 0, total = 0;
   ASSERT_EQ(cudaMemGetInfo(&before, &total), cudaSuccess);
   void* pointer = nullptr;
+  const MallocTotals earlier = MallocsOf(0);
   ASSERT_EQ(cudaMalloc(&pointer, 1 << 20), cudaSuccess);
+  EXPECT_EQ(MallocsOf(0).calls, earlier.calls + 1);
+  EXPECT_EQ(MallocsOf(0).bytes, earlier.bytes + (1 << 20));
   ASSERT_EQ(cudaMemGetInfo(&after, &total), cudaSuccess);
   EXPECT_EQ(before - after, size_t{1} << 20);
   ASSERT_EQ(cudaFree(pointer), cudaSuccess);
   EXPECT_EQ(cudaMalloc(&pointer, total), cudaErrorMemoryAllocation);
+  EXPECT_EQ(MallocsOf(0).calls, earlier.calls + 1);
 }
 
 }  // namespace
