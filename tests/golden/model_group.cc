@@ -105,9 +105,14 @@ absl::Status ModelGroup::LoadRank(int index) {
   } else {
     KVERN_ASSIGN_OR_RETURN(
         rank.device, options_.gpu->NewDevice({index, options_.threads, options_.batch_invariant}));
+    std::unique_ptr<Buffer> gathered;
+    if (options_.batch_invariant && options_.world > 1) {
+      KVERN_ASSIGN_OR_RETURN(gathered,
+                             rank.device->Allocate(options_.gpu->GatheredBytes(options_.world)));
+    }
     KVERN_ASSIGN_OR_RETURN(rank.comm,
                            options_.gpu->NewCommunicator(rank.device.get(), std::move(rank.comm),
-                                                         options_.batch_invariant, 10 * kSecond));
+                                                         std::move(gathered), 10 * kSecond));
   }
   KVERN_ASSIGN_OR_RETURN(rank.weights,
                          LoadWeights(*checkpoint_, options_.weights, index, options_.world,

@@ -48,7 +48,8 @@ class Matrix {
   // in the file's encoding `dtype` (bytes of a row = cols / block_elements * block_bytes).
   // F32/F16/BF16 go to kF32 or kBf16 (round to nearest even), Q8_0 to kInt8 and Q4_0/Q4_1 to kInt4
   // without loss; every dtype may go to kF32. Different rows may be written by different threads at
-  // once. Errors: InvalidArgument for a pair of dtype and format not listed here.
+  // once, before the first operation that uses the matrix. Errors: InvalidArgument for a pair of
+  // dtype and format not listed here.
   virtual absl::Status SetRows(int64_t first_row, int64_t count, FileDtype dtype,
                                std::span<const std::byte> source) = 0;
   absl::Status SetRow(int64_t row, FileDtype dtype, std::span<const std::byte> source) {
@@ -107,9 +108,12 @@ struct BatchLimits {
 };
 
 // The device's copy of a BatchLayout; reused from step to step. The layout passed to Load must stay
-// alive until the step's ops are done.
+// alive until the step's ops are done where those run on the host. A GPU has a copy of its own: the
+// next layout may be loaded when all ops of the step are enqueued, while they still run.
 class Batch {
  public:
+  static constexpr int kMaxSlots = 2;
+
   virtual ~Batch() = default;
 
   // `padded_rows` 0: the rows are the layout's. Else they are `padded_rows`, at least as many as
@@ -117,6 +121,10 @@ class Batch {
   // store nothing, and the work depends on `padded_rows` alone, so that one graph serves all such
   // layouts. Only for devices that have graphs, and for sequences of one token each.
   virtual absl::Status Load(const BatchLayout& layout, int64_t padded_rows) = 0;
+
+  // Where the layout lies that was loaded last, below kMaxSlots: a recorded step serves layouts of
+  // its slot.
+  virtual int slot() const = 0;
 
   virtual size_t bytes() const = 0;  // of device memory
 };
@@ -155,8 +163,18 @@ class Device {
     size_t free_bytes = 0;
     size_t total_bytes = 0;
   };
-  // Of a device with memory of its own; FailedPrecondition where it is the host's.
+  // Of a device with memory of its own; FailedPrecondition where it is the host's. What is laid out
+  // is not free.
   virtual absl::StatusOr<Memory> OwnMemory() = 0;
+
+  // Memory that is asked for between the two is only laid out; Commit allocates all of it in one
+  // piece, and it has addresses from then on. So a rank's size is known before it takes any, and
+  // what it reports is what it has. ResourceExhausted when it cannot be had; the layout is lost.
+  // Outside, and where the device's memory is the host's, memory is there at once.
+  virtual void BeginLayout() = 0;
+  virtual absl::Status Commit() = 0;
+  // What the device takes for itself with the first memory that is asked for.
+  virtual size_t own_bytes() const = 0;
 
   // ResourceExhausted when the memory cannot be had. The content is zero.
   virtual absl::StatusOr<std::unique_ptr<Buffer>> Allocate(size_t bytes) = 0;
@@ -172,6 +190,8 @@ class Device {
   // which also tells of any operation that failed: what came after it is void, and the device too.
   virtual Ops& ops() = 0;
   virtual absl::Status Synchronize() = 0;
+  // In order with the operations. On return `source` may be reused, and `target` of CopyToHost has
+  // the bytes.
   virtual absl::Status CopyToDevice(void* target, const void* source, size_t bytes) = 0;
   virtual absl::Status CopyToHost(void* target, const void* source, size_t bytes) = 0;
 

@@ -24,12 +24,15 @@ constexpr size_t kKeptShare = 10;
 
 double SecondsSince(Time start) { return static_cast<double>(MonotonicNow() - start) / 1e9; }
 
-// Runs `phase` and notes how long it took.
+// Runs `phase` and notes how long it took; parts of a phase add up.
 template <typename Phase>
 absl::Status Timed(Join& join, const char* name, Phase phase) {
   Time start = MonotonicNow();
   KVERN_RETURN_IF_ERROR(phase());
-  join.startup.push_back({name, SecondsSince(start)});
+  auto known = std::find_if(join.startup.begin(), join.startup.end(),
+                            [name](const StartupPhase& other) { return other.name == name; });
+  if (known == join.startup.end()) known = join.startup.insert(known, {name, 0});
+  known->seconds += SecondsSince(start);
   return absl::OkStatus();
 }
 
@@ -47,10 +50,7 @@ uint64_t OptionsFingerprint(uint64_t checkpoint, const RankConfig& config) {
 absl::StatusOr<std::unique_ptr<Rank>> Rank::Open(const Checkpoint& checkpoint,
                                                  const RankConfig& config) {
   std::unique_ptr<Rank> rank(new Rank(checkpoint, config));
-  KVERN_RETURN_IF_ERROR(Timed(rank->join_, "weights", [&] { return rank->LoadShard(checkpoint); }));
-  KVERN_RETURN_IF_ERROR(Timed(rank->join_, "workspace", [&] { return rank->AllocateWorkspace(); }));
-  // The last, since it may take what is left.
-  KVERN_RETURN_IF_ERROR(Timed(rank->join_, "kv", [&] { return rank->AllocateKv(); }));
+  KVERN_RETURN_IF_ERROR(rank->Allocate(checkpoint));
   Join& join = rank->join_;
   join.rank = config.rank;
   join.world = config.world;
@@ -70,6 +70,26 @@ Rank::~Rank() {
   comm_.Leave();
 }
 
+// A GPU's memory is laid out before any is taken, keys and values last, since they may take what is
+// left. What a host has left shows only when the weights are there.
+absl::Status Rank::Allocate(const Checkpoint& checkpoint) {
+  PlannedWeights weights;
+  KVERN_RETURN_IF_ERROR(Timed(join_, "weights", [&] { return PlanShard(checkpoint, weights); }));
+  KVERN_RETURN_IF_ERROR(Timed(join_, "workspace", [&] { return AllocateWorkspace(); }));
+  const auto allocate_kv = [&] {
+    return Timed(join_, "kv", [&]() -> absl::Status {
+      KVERN_RETURN_IF_ERROR(AllocateKv());
+      return device_->Commit();
+    });
+  };
+  if (!device_->host_memory()) KVERN_RETURN_IF_ERROR(allocate_kv());
+  KVERN_RETURN_IF_ERROR(Timed(join_, "weights", weights.fill));
+  if (device_->host_memory()) KVERN_RETURN_IF_ERROR(allocate_kv());
+  executor_ =
+      std::make_unique<ModelExecutor>(device_.get(), decoder_.get(), cache_.get(), sampler_.get());
+  return absl::OkStatus();
+}
+
 absl::Status Rank::OpenDevice() {
   if (config_.gpu == nullptr) {
     CpuDeviceConfig device;
@@ -85,16 +105,18 @@ absl::Status Rank::OpenDevice() {
   return absl::OkStatus();
 }
 
-absl::Status Rank::LoadShard(const Checkpoint& checkpoint) {
+absl::Status Rank::PlanShard(const Checkpoint& checkpoint, PlannedWeights& planned) {
   if (config_.max_seq_len == 0) config_.max_seq_len = model_.max_seq_len;
   if (config_.max_seq_len > model_.max_seq_len) {
     return InvalidArgument("max_seq_len is ", config_.max_seq_len, ", the model allows ",
                            model_.max_seq_len);
   }
   KVERN_RETURN_IF_ERROR(OpenDevice());
+  device_->BeginLayout();
   KVERN_ASSIGN_OR_RETURN(
-      weights_, LoadWeights(checkpoint, config_.weights, static_cast<int>(config_.rank),
-                            static_cast<int>(config_.world), config_.max_seq_len, *device_));
+      planned, PlanWeights(checkpoint, config_.weights, static_cast<int>(config_.rank),
+                           static_cast<int>(config_.world), config_.max_seq_len, *device_));
+  weights_ = std::move(planned.weights);
   join_.weights_bytes = weights_->bytes();
   return absl::OkStatus();
 }
@@ -129,8 +151,6 @@ absl::Status Rank::AllocateKv() {
   KVERN_ASSIGN_OR_RETURN(cache_, device_->NewKvCache(shape));
   join_.kv_blocks = blocks;
   join_.bytes_per_token = block_bytes / kBlockSize;
-  executor_ =
-      std::make_unique<ModelExecutor>(device_.get(), decoder_.get(), cache_.get(), sampler_.get());
   return absl::OkStatus();
 }
 
@@ -140,7 +160,12 @@ absl::Status Rank::AllocateWorkspace() {
                                                     .max_logit_rows = max_sample_rows()}));
   sampler_ =
       std::make_unique<Sampler>(device_.get(), &comm_, weights_->shard.vocab, model_.vocab_size);
-  join_.workspace_bytes = decoder_->workspace_bytes();
+  join_.workspace_bytes = decoder_->workspace_bytes() + device_->own_bytes();
+  if (config_.gpu != nullptr && config_.batch_invariant && config_.world > 1) {
+    const size_t bytes = config_.gpu->GatheredBytes(static_cast<int>(config_.world));
+    KVERN_ASSIGN_OR_RETURN(gathered_, device_->Allocate(bytes));
+    join_.workspace_bytes += gathered_->bytes();
+  }
   return absl::OkStatus();
 }
 
@@ -157,7 +182,7 @@ absl::Status Rank::SetCommunicator(std::unique_ptr<Communicator> comm, Duration 
   constexpr Duration kConnectTimeout = 30 * kSecond;
   if (config_.gpu != nullptr && config_.world > 1) {
     KVERN_ASSIGN_OR_RETURN(
-        comm, config_.gpu->NewCommunicator(device_.get(), std::move(comm), config_.batch_invariant,
+        comm, config_.gpu->NewCommunicator(device_.get(), std::move(comm), std::move(gathered_),
                                            kConnectTimeout));
   }
   comm->SetTimeout(timeout);

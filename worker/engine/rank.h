@@ -71,8 +71,9 @@ class Rank {
         model_(checkpoint.config()),
         comm_(static_cast<int>(config.rank), static_cast<int>(config.world)) {}
 
+  absl::Status Allocate(const Checkpoint& checkpoint);
   absl::Status OpenDevice();
-  absl::Status LoadShard(const Checkpoint& checkpoint);
+  absl::Status PlanShard(const Checkpoint& checkpoint, PlannedWeights& planned);
   absl::StatusOr<uint64_t> KvMemory();
   absl::Status AllocateKv();
   absl::Status AllocateWorkspace();
@@ -82,7 +83,8 @@ class Rank {
   RankConfig config_;
   ModelConfig model_;
   std::unique_ptr<Device> device_;
-  DeferredCommunicator comm_;  // ends before its device
+  DeferredCommunicator comm_;         // ends before its device
+  std::unique_ptr<Buffer> gathered_;  // for the communicator
   std::unique_ptr<ModelWeights> weights_;
   std::unique_ptr<KvCache> cache_;
   std::unique_ptr<Decoder> decoder_;

@@ -1,6 +1,7 @@
 #include "worker/model/decoder.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <utility>
 
@@ -41,15 +42,16 @@ class Decoder::Impl {
   void ForgetRecordedSteps() { steps_.clear(); }
 
  private:
-  // A step of one size: computed once, then recorded, then replayed.
+  // A step of one size: computed once, then recorded for each slot of the batch, then replayed.
   struct RecordedStep {
     const KvCache* cache = nullptr;
-    std::unique_ptr<Graph> graph;
+    std::array<std::unique_ptr<Graph>, Batch::kMaxSlots> graphs;
   };
   int64_t RowsOfGraph(const BatchLayout& layout) const;
   absl::Status RunPadded(int64_t rows, KvCache& cache);
   absl::StatusOr<Tensor> Compute(int64_t tokens, int64_t logit_rows, KvCache& cache);
   absl::Status AllocateBatch();
+  void PlaceTensors();
   absl::Status Layer(size_t layer, int64_t tokens, KvCache& cache);
   absl::StatusOr<Tensor> Logits(int64_t rows, int64_t tokens);
   absl::Status SumOverRanks(Tensor data) {
@@ -66,6 +68,8 @@ class Decoder::Impl {
   const DecoderLimits limits_;
   std::unique_ptr<Batch> batch_;
   std::unique_ptr<Buffer> workspace_;
+  std::vector<std::pair<Tensor*, size_t>> places_;  // in workspace_
+  bool placed_ = false;
   Tensor hidden_;                          // [T, H]
   Tensor delta_;                           // [T, H]
   Tensor normed_;                          // [T, H]
@@ -111,22 +115,26 @@ absl::Status Decoder::Impl::Allocate() {
   };
   constexpr size_t kAlignment = 256;  // what a GPU's loads and products want
   size_t total = 0;
-  std::vector<size_t> offsets;
   for (const Part& part : parts) {
-    offsets.push_back(total);
+    *part.tensor = {nullptr, part.dtype, part.rows, part.cols, part.cols};
+    places_.emplace_back(part.tensor, total);
     size_t bytes = static_cast<size_t>(part.rows * part.cols) * SizeOf(part.dtype);
     total += (bytes + kAlignment - 1) / kAlignment * kAlignment;
   }
   KVERN_ASSIGN_OR_RETURN(workspace_, device_.Allocate(total));
-  for (size_t i = 0; i < offsets.size(); ++i) {
-    void* data = static_cast<char*>(workspace_->data()) + offsets[i];
-    *parts[i].tensor = {data, parts[i].dtype, parts[i].rows, parts[i].cols, parts[i].cols};
+  return AllocateBatch();
+}
+
+// With the first step: until then the workspace may only be laid out.
+void Decoder::Impl::PlaceTensors() {
+  if (std::exchange(placed_, true)) return;
+  for (auto& [tensor, offset] : places_) {
+    tensor->data = static_cast<char*>(workspace_->data()) + offset;
   }
-  if (shared) {
+  if (device_.activation_dtype() == DType::kF32) {
     normed_ = delta_;
     logit_normed_ = logit_delta_;
   }
-  return AllocateBatch();
 }
 
 absl::Status Decoder::Impl::AllocateBatch() {
@@ -156,14 +164,15 @@ absl::Status Decoder::Impl::RunPadded(int64_t rows, KvCache& cache) {
   auto [it, first] = steps_.try_emplace(rows);
   RecordedStep& step = it->second;
   if (first || step.cache != &cache) {
-    step = {&cache, nullptr};
+    step = {&cache, {}};
     return Compute(rows, rows, cache).status();
   }
-  if (step.graph == nullptr) {
-    KVERN_ASSIGN_OR_RETURN(step.graph, device_.graph_recorder()->Record(
-                                           [&] { return Compute(rows, rows, cache).status(); }));
+  std::unique_ptr<Graph>& graph = step.graphs[static_cast<size_t>(batch_->slot())];
+  if (graph == nullptr) {
+    KVERN_ASSIGN_OR_RETURN(graph, device_.graph_recorder()->Record(
+                                      [&] { return Compute(rows, rows, cache).status(); }));
   }
-  return step.graph->Launch();
+  return graph->Launch();
 }
 
 absl::StatusOr<Tensor> Decoder::Impl::Forward(const BatchLayout& layout, KvCache& cache) {
@@ -172,6 +181,7 @@ absl::StatusOr<Tensor> Decoder::Impl::Forward(const BatchLayout& layout, KvCache
   KVERN_CHECK(tokens >= 1 && tokens <= limits_.max_tokens) << tokens;
   KVERN_CHECK_LE(logit_rows, limits_.max_logit_rows);
   KVERN_CHECK_EQ(cache.shape().kv_heads, int64_t{weights_.shard.kv_heads.size()});
+  PlaceTensors();
   int64_t padded = RowsOfGraph(layout);
   KVERN_RETURN_IF_ERROR(batch_->Load(layout, padded));
   if (padded == 0) return Compute(tokens, logit_rows, cache);

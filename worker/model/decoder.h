@@ -20,7 +20,8 @@ struct DecoderLimits {
 
 class Decoder {
  public:
-  // Allocates the workspace for steps within `limits`. All pointers outlive the decoder.
+  // Allocates, or lays out, the workspace for steps within `limits`. All pointers outlive the
+  // decoder.
   static absl::StatusOr<std::unique_ptr<Decoder>> Create(const ModelWeights* weights,
                                                          Device* device, Communicator* comm,
                                                          const DecoderLimits& limits);

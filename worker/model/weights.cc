@@ -19,6 +19,7 @@ struct RowsOf {
   uint64_t count;
 };
 
+// Asks for all memory first, then reads into it.
 class Loader {
  public:
   Loader(const Checkpoint& checkpoint, WeightChoice choice, Device& device, ModelWeights& weights)
@@ -28,16 +29,24 @@ class Loader {
         weights_(weights),
         matrices_(checkpoint) {}
 
-  absl::Status Load();
+  absl::Status Plan();
+  absl::Status Fill();
 
  private:
-  absl::Status LoadLayer(uint32_t layer, LayerWeights& out);
-  absl::Status LoadRope();
+  // A vector to be read: of parts, the tensors PART + suffix.
+  struct VectorJob {
+    Buffer* target = nullptr;
+    std::vector<RowsOf> parts;
+    std::string suffix;
+  };
+  absl::Status PlanLayer(uint32_t layer, LayerWeights& out);
+  absl::Status PlanRope();
+  absl::Status FillVector(const VectorJob& job);
+  absl::Status FillRope();
   absl::StatusOr<std::unique_ptr<Matrix>> NewMatrix(const std::vector<RowsOf>& parts,
                                                     ShardRange columns, bool at_least_8_bits);
   absl::StatusOr<std::unique_ptr<Buffer>> NewVector(const std::vector<RowsOf>& parts,
                                                     std::string_view suffix);
-  absl::StatusOr<std::unique_ptr<Buffer>> NewFloats(const std::vector<float>& values);
 
   const ModelConfig& config() const { return checkpoint_.config(); }
   ShardRange AllHidden() const { return {0, config().hidden_size}; }
@@ -47,6 +56,7 @@ class Loader {
   Device& device_;
   ModelWeights& weights_;
   MatrixLoader matrices_;
+  std::vector<VectorJob> vectors_;
 };
 
 absl::StatusOr<std::unique_ptr<Matrix>> Loader::NewMatrix(const std::vector<RowsOf>& parts,
@@ -80,19 +90,19 @@ absl::StatusOr<std::unique_ptr<Matrix>> Loader::NewMatrix(const std::vector<Rows
   return matrix;
 }
 
-absl::StatusOr<std::unique_ptr<Buffer>> Loader::NewFloats(const std::vector<float>& values) {
-  size_t bytes = values.size() * sizeof(float);
-  KVERN_ASSIGN_OR_RETURN(auto buffer, device_.Allocate(bytes));
-  KVERN_RETURN_IF_ERROR(device_.CopyToDevice(buffer->data(), values.data(), bytes));
+absl::StatusOr<std::unique_ptr<Buffer>> Loader::NewVector(const std::vector<RowsOf>& parts,
+                                                          std::string_view suffix) {
+  size_t count = 0;
+  for (const RowsOf& part : parts) count += part.count;
+  KVERN_ASSIGN_OR_RETURN(auto buffer, device_.Allocate(count * sizeof(float)));
+  vectors_.push_back({buffer.get(), parts, std::string(suffix)});
   return buffer;
 }
 
-absl::StatusOr<std::unique_ptr<Buffer>> Loader::NewVector(const std::vector<RowsOf>& parts,
-                                                          std::string_view suffix) {
+absl::Status Loader::FillVector(const VectorJob& job) {
   std::vector<float> values;
-  for (const RowsOf& part : parts) {
-    KVERN_ASSIGN_OR_RETURN(const TensorInfo* tensor,
-                           checkpoint_.Find(part.name + std::string(suffix)));
+  for (const RowsOf& part : job.parts) {
+    KVERN_ASSIGN_OR_RETURN(const TensorInfo* tensor, checkpoint_.Find(part.name + job.suffix));
     std::vector<std::byte> bytes(tensor->bytes);
     KVERN_RETURN_IF_ERROR(checkpoint_.ReadBytes(*tensor, 0, bytes));
     std::vector<float> whole(tensor->row_elements());
@@ -101,10 +111,10 @@ absl::StatusOr<std::unique_ptr<Buffer>> Loader::NewVector(const std::vector<Rows
       values.push_back(whole[checkpoint_.SourceRow(*tensor, part.first + i)]);
     }
   }
-  return NewFloats(values);
+  return device_.CopyToDevice(job.target->data(), values.data(), values.size() * sizeof(float));
 }
 
-absl::Status Loader::LoadLayer(uint32_t layer, LayerWeights& out) {
+absl::Status Loader::PlanLayer(uint32_t layer, LayerWeights& out) {
   const RankShard& shard = weights_.shard;
   std::string prefix = absl::StrCat("model.layers.", layer, ".");
   uint64_t dim = config().head_dim;
@@ -142,7 +152,14 @@ absl::Status Loader::LoadLayer(uint32_t layer, LayerWeights& out) {
   return absl::OkStatus();
 }
 
-absl::Status Loader::LoadRope() {
+absl::Status Loader::PlanRope() {
+  const size_t bytes = weights_.max_seq_len * (config().head_dim / 2) * sizeof(float);
+  KVERN_ASSIGN_OR_RETURN(weights_.rope_cos, device_.Allocate(bytes));
+  KVERN_ASSIGN_OR_RETURN(weights_.rope_sin, device_.Allocate(bytes));
+  return absl::OkStatus();
+}
+
+absl::Status Loader::FillRope() {
   std::vector<double> frequencies = RopeFrequencies(config().rope, config().head_dim);
   size_t half = frequencies.size();
   std::vector<float> cos(weights_.max_seq_len * half);
@@ -155,12 +172,12 @@ absl::Status Loader::LoadRope() {
       FillRopeRow(frequencies, p, cos.data() + p * half, sin.data() + p * half);
     }
   });
-  KVERN_ASSIGN_OR_RETURN(weights_.rope_cos, NewFloats(cos));
-  KVERN_ASSIGN_OR_RETURN(weights_.rope_sin, NewFloats(sin));
-  return absl::OkStatus();
+  const size_t bytes = cos.size() * sizeof(float);
+  KVERN_RETURN_IF_ERROR(device_.CopyToDevice(weights_.rope_cos->data(), cos.data(), bytes));
+  return device_.CopyToDevice(weights_.rope_sin->data(), sin.data(), bytes);
 }
 
-absl::Status Loader::Load() {
+absl::Status Loader::Plan() {
   const ShardRange& vocab = weights_.shard.vocab;
   RowsOf embedding{"model.embed_tokens", vocab.begin, vocab.size()};
   KVERN_ASSIGN_OR_RETURN(weights_.embedding, NewMatrix({embedding}, AllHidden(), true));
@@ -172,10 +189,16 @@ absl::Status Loader::Load() {
                          NewVector({{"model.norm", 0, config().hidden_size}}, ".weight"));
   weights_.layers.resize(config().num_layers);
   for (uint32_t layer = 0; layer < config().num_layers; ++layer) {
-    KVERN_RETURN_IF_ERROR(LoadLayer(layer, weights_.layers[layer]));
+    KVERN_RETURN_IF_ERROR(PlanLayer(layer, weights_.layers[layer]));
   }
-  KVERN_RETURN_IF_ERROR(LoadRope());
-  return matrices_.Run(device_);
+  return PlanRope();
+}
+
+absl::Status Loader::Fill() {
+  for (const VectorJob& job : vectors_) KVERN_RETURN_IF_ERROR(FillVector(job));
+  KVERN_RETURN_IF_ERROR(FillRope());
+  KVERN_RETURN_IF_ERROR(matrices_.Run(device_));
+  return device_.Synchronize();
 }
 
 // Feed-forward columns are cut at whole quantisation groups where the model has enough of them, so
@@ -189,9 +212,9 @@ uint32_t CutUnit(const ModelConfig& config, int world) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<ModelWeights>> LoadWeights(const Checkpoint& checkpoint,
-                                                          WeightChoice choice, int rank, int world,
-                                                          uint32_t max_seq_len, Device& device) {
+absl::StatusOr<PlannedWeights> PlanWeights(const Checkpoint& checkpoint, WeightChoice choice,
+                                           int rank, int world, uint32_t max_seq_len,
+                                           Device& device) {
   KVERN_CHECK(world >= 1 && rank >= 0 && rank < world) << rank << " of " << world;
   const ModelConfig& config = checkpoint.config();
   if (max_seq_len == 0 || max_seq_len > config.max_seq_len) {
@@ -206,9 +229,21 @@ absl::StatusOr<std::unique_ptr<ModelWeights>> LoadWeights(const Checkpoint& chec
   weights->rank = rank;
   weights->world = world;
   weights->max_seq_len = max_seq_len;
-  Loader loader(checkpoint, choice, device, *weights);
-  KVERN_RETURN_IF_ERROR(loader.Load());
-  return weights;
+  auto loader = std::make_shared<Loader>(checkpoint, choice, device, *weights);
+  KVERN_RETURN_IF_ERROR(loader->Plan());
+  return PlannedWeights{std::move(weights), [loader] { return loader->Fill(); }};
+}
+
+absl::StatusOr<std::unique_ptr<ModelWeights>> LoadWeights(const Checkpoint& checkpoint,
+                                                          WeightChoice choice, int rank, int world,
+                                                          uint32_t max_seq_len, Device& device) {
+  device.BeginLayout();
+  absl::StatusOr<PlannedWeights> planned =
+      PlanWeights(checkpoint, choice, rank, world, max_seq_len, device);
+  KVERN_RETURN_IF_ERROR(device.Commit());
+  KVERN_RETURN_IF_ERROR(planned.status());
+  KVERN_RETURN_IF_ERROR(planned->fill());
+  return std::move(planned->weights);
 }
 
 size_t ModelWeights::bytes() const {

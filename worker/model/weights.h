@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -48,7 +49,19 @@ struct ModelWeights {
   size_t bytes() const;  // of everything above, as allocated
 };
 
-// Loads rank `rank` of `world`. `max_seq_len` bounds the rope table (at most the model's).
+// Weights whose memory is asked for, and how to read them into it once it is there. The checkpoint
+// and the device outlive both.
+struct PlannedWeights {
+  std::unique_ptr<ModelWeights> weights;
+  std::function<absl::Status()> fill;  // call once, while `weights` lives
+};
+
+// Of rank `rank` of `world`. `max_seq_len` bounds the rope table (at most the model's).
+absl::StatusOr<PlannedWeights> PlanWeights(const Checkpoint& checkpoint, WeightChoice choice,
+                                           int rank, int world, uint32_t max_seq_len,
+                                           Device& device);
+
+// The same, with memory of their own, and filled.
 absl::StatusOr<std::unique_ptr<ModelWeights>> LoadWeights(const Checkpoint& checkpoint,
                                                           WeightChoice choice, int rank, int world,
                                                           uint32_t max_seq_len, Device& device);

@@ -78,9 +78,8 @@ void CUstream_st::Run() {
     Item item;
     {
       std::unique_lock lock(gate_->mutex);
-      gate_->changed.wait(lock, [this] {
-        return stop_ || (!queue_.empty() && (!late_ || done_ < gate_->wanted));
-      });
+      gate_->changed.wait(
+          lock, [this] { return stop_ || (!queue_.empty() && (!late_ || done_ < gate_->wanted)); });
       if (queue_.empty()) return;
       item = std::move(queue_.front());
       queue_.pop_front();

@@ -131,7 +131,8 @@ TEST_F(RuntimeTest, ALateStreamWorksForThoseWhoWait) {
   EXPECT_EQ(Read(0), 0x02020202);
   ASSERT_EQ(cudaMemsetAsync(device_, 3, 4, late), cudaSuccess);
   ASSERT_EQ(cudaEventRecord(event, late), cudaSuccess);
-  while (cudaEventQuery(event) == cudaErrorNotReady) std::this_thread::yield();  // asking is waiting
+  while (cudaEventQuery(event) == cudaErrorNotReady)
+    std::this_thread::yield();  // asking is waiting
   EXPECT_EQ(Read(0), 0x03030303);
   ASSERT_EQ(cudaMemsetAsync(device_, 4, 4, late), cudaSuccess);
   EXPECT_EQ(cudaEventDestroy(event), cudaSuccess);

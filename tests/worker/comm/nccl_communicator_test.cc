@@ -50,8 +50,15 @@ void OnGpus(const std::vector<int>& indices, bool ordered,
       auto buffer = member.device->Allocate(kMostValues * sizeof(float));
       ASSERT_TRUE(buffer.ok()) << buffer.status();
       member.buffer = *std::move(buffer);
+      std::unique_ptr<Buffer> gathered;
+      if (ordered) {
+        auto memory = member.device->Allocate(
+            EmulatedBackend().GatheredBytes(static_cast<int>(indices.size())));
+        ASSERT_TRUE(memory.ok()) << memory.status();
+        gathered = *std::move(memory);
+      }
       auto comm = EmulatedBackend().NewCommunicator(member.device.get(), std::move(control[r]),
-                                                    ordered, 20 * kSecond);
+                                                    std::move(gathered), 20 * kSecond);
       if (comm.ok()) member.comm = *std::move(comm);
       body(static_cast<int>(r), member, comm.status());
     });
@@ -110,7 +117,7 @@ TEST(NcclCommunicator, ARankThatNeverComesIsAnErrorOfTheOthers) {
   auto control = NewLocalGroup(2);
   auto device = EmulatedBackend().NewDevice({.index = 0});
   ASSERT_TRUE(device.ok());
-  auto comm = EmulatedBackend().NewCommunicator(device->get(), std::move(control[0]), false,
+  auto comm = EmulatedBackend().NewCommunicator(device->get(), std::move(control[0]), nullptr,
                                                 50 * kMillisecond);
   ASSERT_FALSE(comm.ok());
   EXPECT_NE(comm.status().message().find("rank 1"), absl::string_view::npos) << comm.status();
@@ -127,7 +134,7 @@ TEST(NcclCommunicator, WhyARankFailsAtOnceIsToldOnEveryRank) {
       // Rank 1 waits for the other as long as it may.
       const absl::Status met =
           EmulatedBackend()
-              .NewCommunicator(device->get(), std::move(control[r]), false, 1 * kSecond)
+              .NewCommunicator(device->get(), std::move(control[r]), nullptr, 1 * kSecond)
               .status();
       EXPECT_NE(met.message().find("rank 0: NCCL, connecting: unhandled cuda error"),
                 absl::string_view::npos)

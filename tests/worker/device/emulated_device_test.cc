@@ -64,8 +64,55 @@ TEST(EmulatedDevice, BuffersAreZeroAndMemoryRunsOut) {
   shape.head_dim = 64;
   auto cache = device->NewKvCache(shape);
   EXPECT_TRUE(absl::IsResourceExhausted(cache.status())) << cache.status();
-  EXPECT_NE(cache.status().message().find("are free"), absl::string_view::npos);
+  EXPECT_NE(cache.status().message().find("KV cache of 100000 blocks is 1638400000 bytes; "),
+            absl::string_view::npos)
+      << cache.status();
+  EXPECT_NE(cache.status().message().find("'s 100000000 are free beside"), absl::string_view::npos);
+  EXPECT_TRUE(absl::IsResourceExhausted(device->Allocate(size_t{200} << 20).status()));
   EXPECT_TRUE(device->Synchronize().ok());  // nothing broke
+  EXPECT_TRUE(device->Allocate(1000).ok());
+}
+
+TEST(EmulatedDevice, ALayoutIsOneAllocationOfWhatItsPiecesSay) {
+  auto device = Open();
+  const simt::MallocTotals before = simt::MallocsOf(0);
+  auto free_before = device->OwnMemory();
+  device->BeginLayout();
+  auto odd = device->Allocate(1001);
+  auto matrix = device->NewMatrix(WeightFormat::kF32, 3, 8);
+  auto batch = device->NewBatch({4, 4, 16, 2, 1, 16});
+  auto cache = device->NewKvCache({5, 2, 1, 16, DType::kBf16});
+  ASSERT_TRUE(odd.ok() && matrix.ok() && batch.ok() && cache.ok());
+  EXPECT_EQ(simt::MallocsOf(0).calls, before.calls);
+  auto free_laid_out = device->OwnMemory();
+  ASSERT_TRUE(device->Commit().ok());
+  auto free_after = device->OwnMemory();
+  ASSERT_TRUE(free_before.ok() && free_laid_out.ok() && free_after.ok());
+
+  const size_t pieces =
+      (*odd)->bytes() + (*matrix)->bytes() + (*batch)->bytes() + 5 * (*cache)->shape().BlockBytes();
+  EXPECT_EQ(simt::MallocsOf(0).calls, before.calls + 1);
+  EXPECT_EQ(simt::MallocsOf(0).bytes - before.bytes, pieces + device->own_bytes());
+  EXPECT_EQ(free_before->free_bytes - free_laid_out->free_bytes, pieces);
+  EXPECT_EQ(free_after->free_bytes, free_laid_out->free_bytes);
+
+  std::vector<char> content(1001, 'x');
+  ASSERT_TRUE(device->CopyToHost(content.data(), (*odd)->data(), 1001).ok());
+  EXPECT_EQ(content, std::vector<char>(1001, 0));
+}
+
+TEST(EmulatedDevice, ALayoutThatDoesNotFitIsLost) {
+  auto device = Open();
+  device->BeginLayout();
+  const Variable small("KVERN_EMULATED_MEMORY", "100000000");
+  auto large = device->Allocate(size_t{200} << 20);
+  ASSERT_TRUE(large.ok()) << large.status();
+  // Nothing is left beside what is laid out.
+  EXPECT_TRUE(absl::IsResourceExhausted(device->NewKvCache({1, 1, 1, 16, DType::kBf16}).status()));
+  const absl::Status committed = device->Commit();
+  EXPECT_TRUE(absl::IsResourceExhausted(committed));
+  EXPECT_NE(committed.message().find("of 100000000 are free"), absl::string_view::npos)
+      << committed;
 }
 
 // A matrix of 20 MiB takes 20 MiB, not a chunk of 32 of which the rest is lost.
@@ -136,6 +183,126 @@ TEST(EmulatedDevice, RefusesWhatItHasNoKernelFor) {
   EXPECT_TRUE(absl::IsInvalidArgument(tables.status())) << tables.status();
   EXPECT_NE(tables.status().message().find("4294967296 entries"), absl::string_view::npos);
 }
+
+// Which of a device's streams, if any, works as late as it may: the first computes, the second
+// copies.
+class EmulatedStreams : public testing::TestWithParam<int> {
+ protected:
+  EmulatedStreams() { simt::MakeStreamLate(0, GetParam()); }
+
+  const std::unique_ptr<Device> device_ = Open();
+};
+
+// The row of a one-token step that has token `id`.
+BatchLayout OneToken(uint32_t id, const std::vector<uint32_t>& blocks) {
+  BatchLayout layout;
+  layout.token_ids = {id};
+  layout.positions = {0};
+  layout.sequences = {{0, 0, 1, blocks}};
+  return layout;
+}
+
+TEST_P(EmulatedStreams, StepsThatFollowEachOtherReadTheirOwnTables) {
+  constexpr int64_t kSteps = 7;
+  auto table = device_->NewMatrix(WeightFormat::kF32, kSteps, 8);
+  auto batch = device_->NewBatch({4, 4, 16, 2, 1, 16});
+  auto out = device_->Allocate(kSteps * 8 * sizeof(float));
+  ASSERT_TRUE(table.ok() && batch.ok() && out.ok());
+  for (int64_t row = 0; row < kSteps; ++row) {
+    const std::vector<float> values(8, static_cast<float>(row + 1));
+    ASSERT_TRUE((*table)->SetRow(row, FileDtype::kF32, std::as_bytes(std::span(values))).ok());
+  }
+  const std::vector<uint32_t> blocks = {0};
+  auto* rows = static_cast<float*>((*out)->data());
+  for (uint32_t step = 0; step < kSteps; ++step) {  // nobody waits for one
+    ASSERT_TRUE((*batch)->Load(OneToken(step, blocks), 0).ok());
+    device_->ops().Embed(**batch, **table, 0, {rows + step * 8, DType::kF32, 1, 8, 8});
+  }
+  std::vector<float> values(kSteps * 8);
+  ASSERT_TRUE(device_->CopyToHost(values.data(), rows, values.size() * sizeof(float)).ok());
+  for (size_t i = 0; i < values.size(); ++i) {
+    EXPECT_EQ(values[i], static_cast<float>(i / 8 + 1)) << "step " << i / 8;
+  }
+}
+
+TEST_P(EmulatedStreams, CopiesAreInOrderWithWhatIsComputed) {
+  constexpr int64_t kColumns = 8;
+  auto source = device_->Allocate(kColumns * sizeof(float));
+  auto weight = device_->Allocate(kColumns * sizeof(float));
+  auto target = device_->Allocate(3 * kColumns * sizeof(uint16_t));
+  ASSERT_TRUE(source.ok() && weight.ok() && target.ok());
+  const Tensor x = {(*source)->data(), DType::kF32, 1, kColumns, kColumns};
+  auto* out = static_cast<uint16_t*>((*target)->data());
+  for (int i = 0; i < 3; ++i) {  // what is normed is 1, so the result is the weight
+    const std::vector<float> ones(kColumns, 1.0f);
+    const std::vector<float> weights(kColumns, static_cast<float>(i + 1));
+    ASSERT_TRUE(device_->CopyToDevice(x.data, ones.data(), kColumns * 4).ok());
+    ASSERT_TRUE(device_->CopyToDevice((*weight)->data(), weights.data(), kColumns * 4).ok());
+    device_->ops().RmsNorm(x, static_cast<const float*>((*weight)->data()), 0.0f,
+                           {out + i * kColumns, DType::kBf16, 1, kColumns, kColumns});
+  }
+  std::vector<uint16_t> values(3 * kColumns);
+  ASSERT_TRUE(device_->CopyToHost(values.data(), out, values.size() * sizeof(uint16_t)).ok());
+  for (size_t i = 0; i < values.size(); ++i) {
+    EXPECT_EQ(F32(values[i]), static_cast<float>(i / kColumns + 1));
+  }
+}
+
+// More than the staging memory has slots for, with an end that fills none.
+TEST_P(EmulatedStreams, LargeCopiesGoThroughInPieces) {
+  constexpr size_t kValues = (6 << 20) / sizeof(uint32_t) + 5;
+  std::vector<uint32_t> sent(kValues);
+  for (size_t i = 0; i < kValues; ++i) sent[i] = static_cast<uint32_t>(i * 2654435761u);
+  auto buffer = device_->Allocate(kValues * sizeof(uint32_t));
+  ASSERT_TRUE(buffer.ok());
+  ASSERT_TRUE(device_->CopyToDevice((*buffer)->data(), sent.data(), kValues * 4).ok());
+  std::vector<uint32_t> received(kValues);
+  ASSERT_TRUE(device_->CopyToHost(received.data(), (*buffer)->data(), kValues * 4).ok());
+  EXPECT_EQ(received, sent);
+}
+
+TEST_P(EmulatedStreams, QuestionsAreAnsweredForTheLogitsOfTheirTime) {
+  constexpr int64_t kColumns = 64;
+  auto buffer = device_->Allocate(kColumns * sizeof(float));
+  ASSERT_TRUE(buffer.ok());
+  const Tensor logits = {(*buffer)->data(), DType::kF32, 1, kColumns, kColumns};
+  for (uint32_t best = 0; best < 5; ++best) {
+    std::vector<float> values(kColumns, 0.0f);
+    values[best] = 1.0f;
+    ASSERT_TRUE(device_->CopyToDevice(logits.data, values.data(), kColumns * 4).ok());
+    std::vector<LogitQuery> queries(2);
+    queries[1].kind = LogitQuery::Kind::kLogSumExp;
+    std::vector<LogitAnswer> answers;
+    device_->ops().AskLogits(logits, 0, queries, answers);
+    ASSERT_EQ(answers[0].candidates.size(), 1u);
+    EXPECT_EQ(answers[0].candidates[0].index, best);
+    EXPECT_EQ(answers[1].sum.max, 1.0f);
+  }
+}
+
+TEST_P(EmulatedStreams, BlocksAreCopiedPairByPair) {
+  const KvCacheShape shape = {40, 1, 1, 16, DType::kF32};
+  auto cache = device_->NewKvCache(shape);
+  ASSERT_TRUE(cache.ok());
+  const size_t block = shape.BlockBytes();
+  auto* data = static_cast<char*>((*cache)->data());
+  const std::vector<char> first(block, 'a');
+  ASSERT_TRUE(device_->CopyToDevice(data, first.data(), block).ok());
+  for (uint32_t i = 0; i + 1 < 40; ++i) {  // each from the one before, nobody waits
+    const std::pair<uint32_t, uint32_t> pair = {i, i + 1};
+    device_->ops().CopyBlocks({&pair, 1}, **cache);
+  }
+  std::vector<char> last(block);
+  ASSERT_TRUE(device_->CopyToHost(last.data(), data + 39 * block, block).ok());
+  EXPECT_EQ(last, first);
+}
+
+INSTANTIATE_TEST_SUITE_P(, EmulatedStreams, testing::Values(-1, 0, 1),
+                         [](const testing::TestParamInfo<int>& late) -> std::string {
+                           return late.param < 0    ? "AsTheyCome"
+                                  : late.param == 0 ? "ComputingLate"
+                                                    : "CopyingLate";
+                         });
 
 TEST(EmulatedDevice, ARecordedStepRunsWhenItIsLaunched) {
   auto device = Open();

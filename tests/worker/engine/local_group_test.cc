@@ -9,6 +9,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "kernels/simt/runtime/enqueue.h"
 #include "tests/worker/engine/message_box.h"
 
 namespace kvern {
@@ -23,6 +24,8 @@ struct Shape {
   uint32_t max_batch_tokens = 512;
   int threads = 1;
   uint64_t kv_blocks = 400;
+  const GpuBackend* gpu = nullptr;
+  bool batch_invariant = false;
 };
 
 std::shared_ptr<const Checkpoint> OpenModel(const std::string& name) {
@@ -38,12 +41,15 @@ RankConfig ConfigOf(const Shape& shape) {
   config.kv_dtype = DType::kF32;
   config.kv_blocks = shape.kv_blocks;
   config.max_batch_tokens = shape.max_batch_tokens;
+  config.gpu = shape.gpu;
+  config.batch_invariant = shape.batch_invariant;
   return config;
 }
 
-// Runs the requests together and returns what they said; `last` is set to the last report.
+// Runs the requests together and returns what they said; `last` is set to the last report, `joins`
+// to what the ranks said of themselves.
 Answers RunGroup(const Shape& shape, const std::vector<Dispatch>& requests,
-                 StepReport* last = nullptr) {
+                 StepReport* last = nullptr, std::vector<Join>* joins = nullptr) {
   MessageBox box;
   absl::Status end;
   auto group = LocalGroup::Open(
@@ -52,6 +58,7 @@ Answers RunGroup(const Shape& shape, const std::vector<Dispatch>& requests,
       [&](absl::Status status) { end = status; });
   EXPECT_TRUE(group.ok()) << group.status();
   EXPECT_EQ((*group)->joins().size(), shape.world);
+  if (joins != nullptr) *joins = (*group)->joins();
   (*group)->Start(GroupStart{1, 5, shape.kv_blocks, "", 10000});
   (*group)->Push(Commands{5, 1, requests, {}, true});
   Answers answers;
@@ -266,6 +273,50 @@ TEST(LocalGroup, AGpuGivesWhatItHasFreeToKeysAndValues) {
     EXPECT_LE(bytes, kMemory / 10 * 9 - join.weights_bytes - join.workspace_bytes);
     EXPECT_GE(bytes, kMemory / 10 * 9 - kMemory / 4);
   }
+}
+
+// Weights, workspace, keys and values are one allocation, on ranks of different size, and nothing
+// is allocated when steps are computed, recorded and replayed.
+TEST(LocalGroup, WhatAGpuReportsIsWhatItAllocates) {
+  for (const char* model : {"llama_9h_3kv", "llama_attn_mlp_bias"}) {
+    Shape shape{model, 2, 64, 1, 40, &EmulatedBackend()};
+    uint64_t unordered = 0;  // workspace
+    for (const bool batch_invariant : {false, true}) {
+      shape.batch_invariant = batch_invariant;
+      const simt::MallocTotals before[] = {simt::MallocsOf(0), simt::MallocsOf(1)};
+      std::vector<Join> joins;
+      RunGroup(shape, {Request(1, Prompt(20, 1), 6, 0.9f), Request(2, Prompt(3, 2), 6, 0.0f)},
+               nullptr, &joins);
+      ASSERT_EQ(joins.size(), 2u);
+      for (size_t r = 0; r < joins.size(); ++r) {
+        const Join& join = joins[r];
+        const simt::MallocTotals after = simt::MallocsOf(static_cast<int>(r));
+        EXPECT_EQ(after.calls - before[r].calls, 1u) << model << ", rank " << r;
+        EXPECT_EQ(after.bytes - before[r].bytes,
+                  join.weights_bytes + join.workspace_bytes +
+                      join.kv_blocks * kBlockSize * join.bytes_per_token)
+            << model << ", rank " << r;
+      }
+      if (!batch_invariant) unordered = joins[0].workspace_bytes;
+      if (batch_invariant) {
+        EXPECT_EQ(joins[0].workspace_bytes, unordered + EmulatedBackend().GatheredBytes(2));
+      }
+    }
+  }
+}
+
+TEST(LocalGroup, AGpuRefusesMoreKeysAndValuesThanFitBeforeItTakesAnything) {
+  setenv("KVERN_EMULATED_MEMORY", "64000000", 1);
+  RankConfig config = ConfigOf(Shape{"llama_9h_3kv", 1, 64, 1, 100000, &EmulatedBackend()});
+  const simt::MallocTotals before = simt::MallocsOf(0);
+  const auto group = LocalGroup::Open(
+      OpenModel("llama_9h_3kv"), config, [](const WorkerToRouter&) {}, [](const absl::Status&) {});
+  unsetenv("KVERN_EMULATED_MEMORY");
+  EXPECT_EQ(group.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(group.status().message(),
+              ::testing::HasSubstr("KV cache of 100000 blocks is 1843200000 bytes; "));
+  EXPECT_THAT(group.status().message(), ::testing::HasSubstr("'s 64000000 are free beside"));
+  EXPECT_EQ(simt::MallocsOf(0).calls, before.calls);
 }
 
 TEST(LocalGroup, RefusesWhatTheModelDoesNotHave) {

@@ -15,11 +15,12 @@ class Backend final : public GpuBackend {
     return CudaDevice::Open(config);
   }
   absl::StatusOr<std::unique_ptr<Communicator>> NewCommunicator(
-      Device* device, std::unique_ptr<Communicator> control, bool ordered,
+      Device* device, std::unique_ptr<Communicator> control, std::unique_ptr<Buffer> gathered,
       Duration timeout) const override {
     auto& context = static_cast<CudaDevice*>(device)->context();
-    return NcclCommunicator::Meet(context, std::move(control), ordered, timeout);
+    return NcclCommunicator::Meet(context, std::move(control), std::move(gathered), timeout);
   }
+  size_t GatheredBytes(int world) const override { return NcclCommunicator::GatheredBytes(world); }
 };
 
 }  // namespace

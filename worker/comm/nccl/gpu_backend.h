@@ -27,11 +27,13 @@ class GpuBackend {
 
   // A communicator that adds up device memory by NCCL and carries host memory over `control`, which
   // all ranks must have. Every rank calls it, each with its own device of this backend; the ranks
-  // meet within `timeout`, else DeadlineExceeded names those that did not. `ordered`: sums are
-  // added in rank order whatever their size. `device` outlives the communicator.
+  // meet within `timeout`, else DeadlineExceeded names those that did not. With `gathered`, memory
+  // of GatheredBytes of `device`, sums are added in rank order whatever their size. `device`
+  // outlives the communicator.
   virtual absl::StatusOr<std::unique_ptr<Communicator>> NewCommunicator(
-      Device* device, std::unique_ptr<Communicator> control, bool ordered,
+      Device* device, std::unique_ptr<Communicator> control, std::unique_ptr<Buffer> gathered,
       Duration timeout) const = 0;
+  virtual size_t GatheredBytes(int world) const = 0;
 };
 
 // GPUs on the CPU: the same source over kernels/simt.

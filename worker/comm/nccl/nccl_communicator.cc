@@ -60,9 +60,13 @@ void AbortWithin(std::chrono::seconds patience, ncclComm_t comm, int device) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Communicator>> NcclCommunicator::Meet(
-    CudaContext& context, std::unique_ptr<Communicator> control, bool ordered, Duration timeout) {
-  std::unique_ptr<NcclCommunicator> made(new NcclCommunicator(context, std::move(control)));
+    CudaContext& context, std::unique_ptr<Communicator> control, std::unique_ptr<Buffer> gathered,
+    Duration timeout) {
+  std::unique_ptr<NcclCommunicator> made(
+      new NcclCommunicator(context, std::move(control), std::move(gathered)));
   Communicator& peers = *made->control_;
+  KVERN_CHECK(made->gathered_ == nullptr ||
+              made->gathered_->bytes() >= GatheredBytes(peers.world()));
   peers.SetTimeout(timeout);
   Report mine = {};
   const absl::Status connected = made->Connect(timeout);
@@ -82,13 +86,13 @@ absl::StatusOr<std::unique_ptr<Communicator>> NcclCommunicator::Meet(
     return absl::IsDeadlineExceeded(connected) ? absl::DeadlineExceededError(text)
                                                : absl::UnavailableError(text);
   }
-  if (ordered && peers.world() > 1) {
-    const size_t bytes = kPieceValues * sizeof(float) * static_cast<size_t>(peers.world());
-    KVERN_ASSIGN_OR_RETURN(made->gathered_, DeviceMemory::Allocate(context, bytes));
-  }
   made->met_ = true;
   context.SetWatch([self = made.get()](int64_t waited) { return self->Look(waited); });
   return std::unique_ptr<Communicator>(std::move(made));
+}
+
+size_t NcclCommunicator::GatheredBytes(int world) {
+  return kPieceValues * sizeof(float) * static_cast<size_t>(world);
 }
 
 NcclCommunicator::~NcclCommunicator() {
@@ -157,7 +161,7 @@ absl::Status NcclCommunicator::AllReduceSum(Tensor data) {
   if (aborted_.load()) return Unavailable("the group was aborted");
   const auto count = static_cast<size_t>(data.rows * data.cols);
   if (count == 0 || world() == 1) return absl::OkStatus();
-  if (gathered_.data() != nullptr) return SumInOrder(data.f32(), count);
+  if (gathered_ != nullptr) return SumInOrder(data.f32(), count);
   const ncclResult_t result =
       ncclAllReduce(data.data, data.data, count, ncclFloat32, ncclSum, comm_, context_.stream());
   return Called(result, "a sum over the ranks");
@@ -167,10 +171,10 @@ absl::Status NcclCommunicator::SumInOrder(float* data, size_t count) {
   for (size_t done = 0; done < count;) {
     const size_t piece = std::min(kPieceValues, count - done);
     const ncclResult_t result =
-        ncclAllGather(data + done, gathered_.data(), piece, ncclFloat32, comm_, context_.stream());
+        ncclAllGather(data + done, gathered_->data(), piece, ncclFloat32, comm_, context_.stream());
     KVERN_RETURN_IF_ERROR(Called(result, "gathering from the ranks"));
     gpu::AddOrderedArgs args;
-    args.in = static_cast<const float*>(gathered_.data());
+    args.in = static_cast<const float*>(gathered_->data());
     args.ranks = world();
     args.count = static_cast<int64_t>(piece);
     args.out = data + done;

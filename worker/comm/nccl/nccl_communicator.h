@@ -8,7 +8,8 @@
 
 #include "cluster/base/time.h"
 #include "worker/comm/communicator.h"
-#include "worker/device/cuda/cuda_memory.h"
+#include "worker/device/cuda/cuda_context.h"
+#include "worker/device/device.h"
 
 namespace kvern::inline KVERN_GPU_BUILD {
 
@@ -22,7 +23,9 @@ class NcclCommunicator final : public Communicator {
   // See GpuBackend::NewCommunicator.
   static absl::StatusOr<std::unique_ptr<Communicator>> Meet(CudaContext& context,
                                                             std::unique_ptr<Communicator> control,
-                                                            bool ordered, Duration timeout);
+                                                            std::unique_ptr<Buffer> gathered,
+                                                            Duration timeout);
+  static size_t GatheredBytes(int world);
   ~NcclCommunicator() override;
 
   int rank() const override { return control_->rank(); }
@@ -40,8 +43,9 @@ class NcclCommunicator final : public Communicator {
   void Abort() override;
 
  private:
-  NcclCommunicator(CudaContext& context, std::unique_ptr<Communicator> control)
-      : context_(context), control_(std::move(control)) {}
+  NcclCommunicator(CudaContext& context, std::unique_ptr<Communicator> control,
+                   std::unique_ptr<Buffer> gathered)
+      : context_(context), control_(std::move(control)), gathered_(std::move(gathered)) {}
 
   absl::Status Connect(Duration timeout);
   // Waits until NCCL is done with what it does in the background.
@@ -55,8 +59,8 @@ class NcclCommunicator final : public Communicator {
   CudaContext& context_;
   std::unique_ptr<Communicator> control_;
   ncclComm_t comm_ = nullptr;
-  bool met_ = false;       // all ranks are connected
-  DeviceMemory gathered_;  // for ordered sums: one piece of each rank
+  bool met_ = false;                        // all ranks are connected
+  const std::unique_ptr<Buffer> gathered_;  // for ordered sums, else null: one piece of each rank
   std::atomic<Duration> timeout_{30 * kSecond};
   std::atomic<bool> aborted_{false};
 };

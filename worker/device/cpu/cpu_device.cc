@@ -69,6 +69,10 @@ class CpuDevice final : public Device {
     return FailedPrecondition("the memory of a CPU is the host's");
   }
 
+  void BeginLayout() override {}
+  absl::Status Commit() override { return absl::OkStatus(); }
+  size_t own_bytes() const override { return 0; }
+
   Ops& ops() override { return ops_; }
   absl::Status Synchronize() override { return absl::OkStatus(); }
   absl::Status CopyToDevice(void* target, const void* source, size_t bytes) override {

@@ -23,7 +23,7 @@ int32_t AtMost(int64_t wanted, int64_t most) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Batch>> CudaBatch::Create(CudaContext& context,
+absl::StatusOr<std::unique_ptr<Batch>> CudaBatch::Create(CudaContext& context, DeviceArena& arena,
                                                          const BatchLimits& limits) {
   const std::string unsupported =
       gpu::AttentionUnsupported(limits.head_dim, limits.q_heads, limits.kv_heads);
@@ -36,7 +36,7 @@ absl::StatusOr<std::unique_ptr<Batch>> CudaBatch::Create(CudaContext& context,
                            " (fewer tokens in one step, or shorter sequences)");
   }
   std::unique_ptr<CudaBatch> batch(new CudaBatch(context, limits));
-  KVERN_RETURN_IF_ERROR(batch->Allocate());
+  KVERN_RETURN_IF_ERROR(batch->Allocate(arena));
   return std::unique_ptr<Batch>(std::move(batch));
 }
 
@@ -62,21 +62,12 @@ void CudaBatch::LayOut() {
   places_.block_tables = take(static_cast<size_t>(limits_.block_entries) * sizeof(uint32_t));
 }
 
-absl::Status CudaBatch::Allocate() {
+absl::Status CudaBatch::Allocate(DeviceArena& arena) {
   LayOut();
-  KVERN_ASSIGN_OR_RETURN(staging_, PinnedMemory::Allocate(context_, places_.total));
-  KVERN_ASSIGN_OR_RETURN(tables_, DeviceMemory::Allocate(context_, places_.total));
-  KVERN_ASSIGN_OR_RETURN(
-      workspace_,
-      DeviceMemory::Allocate(
-          context_, gpu::AttentionWorkspaceBytes(max_slots_, limits_.q_heads, limits_.head_dim)));
-  return CudaStatus(cudaEventCreateWithFlags(&sent_, cudaEventDisableTiming),
-                    "cudaEventCreateWithFlags");
-}
-
-CudaBatch::~CudaBatch() {
-  context_.Drain();  // copies still read the staging memory
-  if (sent_ != nullptr) cudaEventDestroy(sent_);
+  KVERN_ASSIGN_OR_RETURN(tables_, StepInput::Create(context_, arena, places_.total));
+  KVERN_ASSIGN_OR_RETURN(workspace_, arena.LayOut(gpu::AttentionWorkspaceBytes(
+                                         max_slots_, limits_.q_heads, limits_.head_dim)));
+  return absl::OkStatus();
 }
 
 absl::Status CudaBatch::Load(const BatchLayout& layout, int64_t padded_rows) {
@@ -86,27 +77,20 @@ absl::Status CudaBatch::Load(const BatchLayout& layout, int64_t padded_rows) {
   logit_count_ = padded_rows > 0 ? padded_rows : wanted;
   KVERN_CHECK(tokens <= rows_ && rows_ <= limits_.tokens && wanted <= logit_count_)
       << tokens << " tokens, " << rows_ << " rows";
-  // The copy of the step before may still read.
-  KVERN_RETURN_IF_ERROR(context_.WaitFor(sent_));
+  context_.Enter();
+  KVERN_RETURN_IF_ERROR(tables_->Begin());
   FillRows(layout);
   FillTables(layout);
   PlanWork(layout, padded_rows > 0);
   const auto& [counts, ids, positions, slots, logits, narrow, wide, merges, tables, total] =
       places_;
-  KVERN_RETURN_IF_ERROR(Send(counts, narrow));
-  KVERN_RETURN_IF_ERROR(Send(narrow, plan_.narrow.size() * sizeof(gpu::AttentionItem)));
-  KVERN_RETURN_IF_ERROR(Send(wide, plan_.wide.size() * sizeof(gpu::AttentionItem)));
-  KVERN_RETURN_IF_ERROR(Send(merges, plan_.merges.size() * sizeof(gpu::AttentionMerge)));
-  KVERN_RETURN_IF_ERROR(Send(tables, block_entries_ * sizeof(uint32_t)));
-  return CudaStatus(cudaEventRecord(sent_, context_.stream()), "cudaEventRecord");
-}
-
-absl::Status CudaBatch::Send(size_t begin, size_t bytes) {
-  if (bytes == 0) return absl::OkStatus();
-  return CudaStatus(
-      cudaMemcpyAsync(static_cast<char*>(tables_.data()) + begin, staging_.data() + begin, bytes,
-                      cudaMemcpyHostToDevice, context_.stream()),
-      "copying the step's tables");
+  tables_->Send(counts, narrow);
+  tables_->Send(narrow, plan_.narrow.size() * sizeof(gpu::AttentionItem));
+  tables_->Send(wide, plan_.wide.size() * sizeof(gpu::AttentionItem));
+  tables_->Send(merges, plan_.merges.size() * sizeof(gpu::AttentionMerge));
+  tables_->Send(tables, block_entries_ * sizeof(uint32_t));
+  tables_->Sent();
+  return context_.status();
 }
 
 // Token ids, positions, cache slots and logit rows. Rows that pad: token 0 at position 0, stored

@@ -1,11 +1,12 @@
 // The tables of a step in device memory: token ids, positions, cache slots, block tables, the work
-// lists of attention. Fixed places, so that a recorded step finds the tables of later ones.
+// lists of attention. Two sets at fixed places, used in turn: a recorded step finds the tables of
+// the later ones that use the same set.
 #pragma once
 
 #include <vector>
 
 #include "kernels/cuda/attention_plan.h"
-#include "worker/device/cuda/cuda_memory.h"
+#include "worker/device/cuda/step_input.h"
 #include "worker/device/device.h"
 
 namespace kvern::inline KVERN_GPU_BUILD {
@@ -13,12 +14,12 @@ namespace kvern::inline KVERN_GPU_BUILD {
 class CudaBatch final : public Batch {
  public:
   // InvalidArgument for heads that attention has no kernel for, and for tables beyond 32 bits.
-  static absl::StatusOr<std::unique_ptr<Batch>> Create(CudaContext& context,
+  static absl::StatusOr<std::unique_ptr<Batch>> Create(CudaContext& context, DeviceArena& arena,
                                                        const BatchLimits& limits);
-  ~CudaBatch() override;
 
   absl::Status Load(const BatchLayout& layout, int64_t padded_rows) override;
-  size_t bytes() const override { return tables_.bytes() + workspace_.bytes(); }
+  int slot() const override { return tables_->slot(); }
+  size_t bytes() const override { return tables_->bytes() + workspace_.bytes(); }
 
   // All below: of the step that was loaded last, device pointers.
   int64_t rows() const { return rows_; }
@@ -50,28 +51,25 @@ class CudaBatch final : public Batch {
 
   CudaBatch(CudaContext& context, const BatchLimits& limits);
   void LayOut();
-  absl::Status Allocate();
+  absl::Status Allocate(DeviceArena& arena);
   void FillRows(const BatchLayout& layout);
   void FillTables(const BatchLayout& layout);
   void PlanWork(const BatchLayout& layout, bool padded);
-  absl::Status Send(size_t begin, size_t bytes);
   template <typename T>
   T* Host(size_t place) const {
-    return reinterpret_cast<T*>(staging_.data() + place);
+    return reinterpret_cast<T*>(tables_->host() + place);
   }
   template <typename T>
   const T* At(size_t place) const {
-    return reinterpret_cast<const T*>(static_cast<const char*>(tables_.data()) + place);
+    return reinterpret_cast<const T*>(tables_->device() + place);
   }
 
   CudaContext& context_;
   const BatchLimits limits_;
   const int32_t max_slots_;
   Places places_;
-  PinnedMemory staging_;
-  DeviceMemory tables_;
-  DeviceMemory workspace_;      // partial results of attention
-  cudaEvent_t sent_ = nullptr;  // the staging memory may be written again
+  std::unique_ptr<StepInput> tables_;
+  DeviceMemory workspace_;  // partial results of attention, of one step after the other
   gpu::AttentionPlan plan_;
   std::vector<gpu::AttentionSequence> sequences_;
   int64_t rows_ = 0;

@@ -33,6 +33,13 @@ absl::Status CudaStatus(cudaError_t error, std::string_view what) {
   return absl::InternalError(message);
 }
 
+absl::StatusOr<CudaEvent> NewCudaEvent() {
+  cudaEvent_t event = nullptr;
+  KVERN_RETURN_IF_ERROR(CudaStatus(cudaEventCreateWithFlags(&event, cudaEventDisableTiming),
+                                   "cudaEventCreateWithFlags"));
+  return CudaEvent(event);
+}
+
 absl::StatusOr<int> CudaContext::CountGpus() {
   int count = 0;
   cudaError_t error = cudaGetDeviceCount(&count);
@@ -56,19 +63,24 @@ absl::StatusOr<std::unique_ptr<CudaContext>> CudaContext::Open(int index) {
                               properties.major, ".", properties.minor, ", needed: 8.0");
   }
   std::unique_ptr<CudaContext> context(new CudaContext(index, properties));
-  KVERN_RETURN_IF_ERROR(
-      CudaStatus(cudaStreamCreateWithFlags(&context->stream_, cudaStreamNonBlocking),
-                 "cudaStreamCreateWithFlags"));
-  KVERN_RETURN_IF_ERROR(
-      CudaStatus(cudaEventCreateWithFlags(&context->reached_, cudaEventDisableTiming),
-                 "cudaEventCreateWithFlags"));
+  KVERN_RETURN_IF_ERROR(context->MakeStreams());
   return context;
+}
+
+absl::Status CudaContext::MakeStreams() {
+  for (cudaStream_t* stream : {&stream_, &copy_stream_}) {
+    KVERN_RETURN_IF_ERROR(CudaStatus(cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking),
+                                     "cudaStreamCreateWithFlags"));
+  }
+  KVERN_ASSIGN_OR_RETURN(reached_, NewCudaEvent());
+  return absl::OkStatus();
 }
 
 CudaContext::~CudaContext() {
   Enter();
-  if (reached_ != nullptr) cudaEventDestroy(reached_);
-  if (stream_ != nullptr) cudaStreamDestroy(stream_);
+  for (cudaStream_t stream : {copy_stream_, stream_}) {
+    if (stream != nullptr) cudaStreamDestroy(stream);
+  }
 }
 
 void CudaContext::Enter() const { cudaSetDevice(index_); }
@@ -76,7 +88,18 @@ void CudaContext::Enter() const { cudaSetDevice(index_); }
 void CudaContext::Drain() const {
   Enter();
   cudaStreamSynchronize(stream_);
+  cudaStreamSynchronize(copy_stream_);
 }
+
+// A stream that waits for an event waits for what it stood for at the time of the call.
+void CudaContext::Order(cudaStream_t first, cudaStream_t then) {
+  Check(cudaEventRecord(reached_.get(), first), "cudaEventRecord");
+  Check(cudaStreamWaitEvent(then, reached_.get(), 0), "cudaStreamWaitEvent");
+}
+
+void CudaContext::CopyAfterCompute() { Order(stream_, copy_stream_); }
+
+void CudaContext::ComputeAfterCopy() { Order(copy_stream_, stream_); }
 
 void CudaContext::Check(cudaError_t error, const char* what) {
   if (error != cudaSuccess) Fail(CudaStatus(error, absl::StrCat("GPU ", index_, ": ", what)));
@@ -86,10 +109,10 @@ void CudaContext::Fail(const absl::Status& status) {
   if (status_.ok()) status_ = status;
 }
 
-absl::Status CudaContext::Wait() {
+absl::Status CudaContext::WaitForStream(cudaStream_t stream) {
   Enter();
-  Check(cudaEventRecord(reached_, stream_), "cudaEventRecord");
-  return WaitFor(reached_);
+  Check(cudaEventRecord(reached_.get(), stream), "cudaEventRecord");
+  return WaitFor(reached_.get());
 }
 
 absl::Status CudaContext::WaitFor(cudaEvent_t event) {

@@ -1,5 +1,6 @@
 #include "worker/device/cuda/cuda_device.h"
 
+#include <algorithm>
 #include <atomic>
 #include <thread>
 
@@ -58,7 +59,10 @@ const char* GpuBuildName() { return KVERN_EXPANDED_TEXT_OF(KVERN_GPU_BUILD); }
 absl::StatusOr<std::unique_ptr<Device>> CudaDevice::Open(const GpuDeviceConfig& config) {
   KVERN_ASSIGN_OR_RETURN(auto context, CudaContext::Open(config.index));
   std::unique_ptr<CudaDevice> device(new CudaDevice(std::move(context), config.host_threads));
-  KVERN_ASSIGN_OR_RETURN(device->ops_, CudaOps::Create(*device->context_, config.batch_invariant));
+  KVERN_ASSIGN_OR_RETURN(device->copies_,
+                         StagedCopies::Create(*device->context_, config.host_threads));
+  KVERN_ASSIGN_OR_RETURN(
+      device->ops_, CudaOps::Create(*device->context_, device->arena_, config.batch_invariant));
   return std::unique_ptr<Device>(std::move(device));
 }
 
@@ -70,17 +74,31 @@ std::string CudaDevice::description() const {
                       properties.major, ".", properties.minor, ")");
 }
 
+absl::Status CudaDevice::Commit() {
+  laying_out_ = false;
+  return arena_.Commit();
+}
+
+template <typename Make>
+auto CudaDevice::Place(Make make) -> decltype(make()) {
+  if (laying_out_) return make();
+  KVERN_RETURN_IF_ERROR(arena_.Commit());  // the device's own
+  auto made = make();
+  const absl::Status there = arena_.Commit();
+  if (made.ok() && !there.ok()) return there;
+  return made;
+}
+
 absl::StatusOr<std::unique_ptr<Buffer>> CudaDevice::Allocate(size_t bytes) {
-  context_->Enter();
-  KVERN_ASSIGN_OR_RETURN(DeviceMemory memory, arena_.Allocate(bytes));
-  KVERN_RETURN_IF_ERROR(CudaStatus(
-      cudaMemsetAsync(memory.data(), 0, memory.bytes(), context_->stream()), "cudaMemsetAsync"));
-  return std::unique_ptr<Buffer>(new CudaBuffer(std::move(memory)));
+  return Place([&]() -> absl::StatusOr<std::unique_ptr<Buffer>> {
+    KVERN_ASSIGN_OR_RETURN(DeviceMemory memory, arena_.LayOut(bytes, DeviceArena::Content::kZero));
+    return std::unique_ptr<Buffer>(new CudaBuffer(std::move(memory)));
+  });
 }
 
 absl::StatusOr<std::unique_ptr<Matrix>> CudaDevice::NewMatrix(WeightFormat, int64_t rows,
                                                               int64_t cols) {
-  return CudaMatrix::Create(*context_, arena_, rows, cols);
+  return Place([&] { return CudaMatrix::Create(*copies_, arena_, rows, cols); });
 }
 
 absl::StatusOr<std::unique_ptr<KvCache>> CudaDevice::NewKvCache(const KvCacheShape& shape) {
@@ -95,12 +113,20 @@ absl::StatusOr<std::unique_ptr<KvCache>> CudaDevice::NewKvCache(const KvCacheSha
     return ResourceExhausted("KV cache of ", shape.num_blocks, " blocks of ", shape.BlockBytes(),
                              " bytes overflows 64 bits");
   }
-  KVERN_ASSIGN_OR_RETURN(DeviceMemory memory, DeviceMemory::Allocate(*context_, bytes));
-  return std::unique_ptr<KvCache>(new CudaKvCache(shape, std::move(memory)));
+  KVERN_ASSIGN_OR_RETURN(const Memory memory, OwnMemory());
+  if (bytes > memory.free_bytes) {
+    return ResourceExhausted("KV cache of ", shape.num_blocks, " blocks is ", bytes, " bytes; ",
+                             memory.free_bytes, " of GPU ", context_->index(), "'s ",
+                             memory.total_bytes, " are free beside weights and workspace");
+  }
+  return Place([&]() -> absl::StatusOr<std::unique_ptr<KvCache>> {
+    KVERN_ASSIGN_OR_RETURN(DeviceMemory blocks, arena_.LayOut(bytes));
+    return std::unique_ptr<KvCache>(new CudaKvCache(shape, std::move(blocks)));
+  });
 }
 
 absl::StatusOr<std::unique_ptr<Batch>> CudaDevice::NewBatch(const BatchLimits& limits) {
-  return CudaBatch::Create(*context_, limits);
+  return Place([&] { return CudaBatch::Create(*context_, arena_, limits); });
 }
 
 absl::StatusOr<Device::Memory> CudaDevice::OwnMemory() {
@@ -108,24 +134,7 @@ absl::StatusOr<Device::Memory> CudaDevice::OwnMemory() {
   size_t free_bytes = 0;
   size_t total_bytes = 0;
   KVERN_RETURN_IF_ERROR(CudaStatus(cudaMemGetInfo(&free_bytes, &total_bytes), "cudaMemGetInfo"));
-  return Memory{free_bytes, total_bytes};
-}
-
-absl::Status CudaDevice::CopyToDevice(void* target, const void* source, size_t bytes) {
-  context_->Enter();
-  context_->Check(
-      cudaMemcpyAsync(target, source, bytes, cudaMemcpyHostToDevice, context_->stream()),
-      "copying to the GPU");
-  return context_->Wait();
-}
-
-absl::Status CudaDevice::CopyToHost(void* target, const void* source, size_t bytes) {
-  // A copy to pageable memory blocks until it is done; a wait before it can be ended.
-  KVERN_RETURN_IF_ERROR(context_->Wait());
-  context_->Check(
-      cudaMemcpyAsync(target, source, bytes, cudaMemcpyDeviceToHost, context_->stream()),
-      "copying from the GPU");
-  return context_->Wait();
+  return Memory{free_bytes - std::min(free_bytes, arena_.laid_out_bytes()), total_bytes};
 }
 
 void CudaDevice::ParallelFor(int64_t count, const std::function<void(int64_t)>& body) {

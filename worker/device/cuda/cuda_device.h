@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "worker/device/cuda/cuda_ops.h"
+#include "worker/device/cuda/staged_copies.h"
 #include "worker/device/gpu_device.h"
 
 namespace kvern::inline KVERN_GPU_BUILD {
@@ -29,10 +30,17 @@ class CudaDevice final : public Device, private GraphRecorder {
   absl::StatusOr<std::unique_ptr<Batch>> NewBatch(const BatchLimits& limits) override;
   GraphRecorder* graph_recorder() override { return this; }
   absl::StatusOr<Memory> OwnMemory() override;
+  void BeginLayout() override { laying_out_ = true; }
+  absl::Status Commit() override;
+  size_t own_bytes() const override { return ops_->bytes(); }
   Ops& ops() override { return *ops_; }
   absl::Status Synchronize() override { return context_->Wait(); }
-  absl::Status CopyToDevice(void* target, const void* source, size_t bytes) override;
-  absl::Status CopyToHost(void* target, const void* source, size_t bytes) override;
+  absl::Status CopyToDevice(void* target, const void* source, size_t bytes) override {
+    return copies_->ToDevice(target, source, bytes);
+  }
+  absl::Status CopyToHost(void* target, const void* source, size_t bytes) override {
+    return copies_->ToHost(target, source, bytes);
+  }
   void ParallelFor(int64_t count, const std::function<void(int64_t)>& body) override;
 
   CudaContext& context() { return *context_; }
@@ -41,9 +49,14 @@ class CudaDevice final : public Device, private GraphRecorder {
   CudaDevice(std::unique_ptr<CudaContext> context, int host_threads)
       : context_(std::move(context)), arena_(*context_), host_threads_(host_threads) {}
   absl::StatusOr<std::unique_ptr<Graph>> Record(const std::function<absl::Status()>& body) override;
+  // What `make` asks the arena for is part of the layout or, outside one, there on return.
+  template <typename Make>
+  auto Place(Make make) -> decltype(make());
 
   std::unique_ptr<CudaContext> context_;  // last to go
   DeviceArena arena_;
+  bool laying_out_ = false;
+  std::unique_ptr<StagedCopies> copies_;
   std::unique_ptr<CudaOps> ops_;
   const int host_threads_;
 };

@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "cluster/base/check.h"
-#include "kernels/cuda/launch.h"
 
 namespace kvern::inline KVERN_GPU_BUILD {
 namespace {
@@ -63,7 +62,8 @@ CudaMatMul::Layouts::~Layouts() {
   }
 }
 
-absl::StatusOr<std::unique_ptr<CudaMatMul>> CudaMatMul::Create(CudaContext& context, bool pinned) {
+absl::StatusOr<std::unique_ptr<CudaMatMul>> CudaMatMul::Create(CudaContext& context,
+                                                               DeviceArena& arena, bool pinned) {
   context.Enter();
   std::unique_ptr<CudaMatMul> made(new CudaMatMul(context, pinned));
   KVERN_RETURN_IF_ERROR(LtStatus(cublasLtCreate(&made->handle_), "handle"));
@@ -79,7 +79,7 @@ absl::StatusOr<std::unique_ptr<CudaMatMul>> CudaMatMul::Create(CudaContext& cont
   KVERN_RETURN_IF_ERROR(
       Describe<uint32_t>(made->biased_, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS));
   const size_t workspace = WorkspaceBytes(context.properties().major);
-  KVERN_ASSIGN_OR_RETURN(made->workspace_, DeviceMemory::Allocate(context, workspace));
+  KVERN_ASSIGN_OR_RETURN(made->workspace_, arena.LayOut(workspace));
   KVERN_RETURN_IF_ERROR(LtStatus(cublasLtMatmulPreferenceCreate(&made->preference_), "preference"));
   KVERN_RETURN_IF_ERROR(
       Prefer<uint64_t>(made->preference_, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace));
@@ -183,24 +183,13 @@ absl::StatusOr<const CudaMatMul::Plan*> CudaMatMul::PlanFor(const Shape& shape) 
   return &plans_.emplace(shape, Plan{std::move(layouts), algo}).first->second;
 }
 
-absl::StatusOr<const void*> CudaMatMul::BiasFor(const float* bias, const Tensor& out) {
-  if (out.dtype == DType::kF32) return bias;
-  DeviceMemory& copy = bf16_biases_[bias];
-  if (copy.data() != nullptr) return copy.data();
-  KVERN_ASSIGN_OR_RETURN(copy, arena_.Allocate(static_cast<size_t>(out.cols) * sizeof(uint16_t)));
-  const gpu::ToBf16Args args = {bias, static_cast<gpu::Bf16*>(copy.data()), out.cols};
-  KVERN_RETURN_IF_ERROR(CudaStatus(gpu::LaunchToBf16(args, context_.stream()), "to_bf16"));
-  return copy.data();
-}
-
-absl::Status CudaMatMul::Multiply(const Tensor& x, const void* weight, const float* bias,
+absl::Status CudaMatMul::Multiply(const Tensor& x, const void* weight, const void* bias,
                                   const Tensor& out) {
   KVERN_CHECK(x.dtype == DType::kBf16 && x.rows == out.rows);
   if (x.rows == 0) return absl::OkStatus();
   const Shape shape = {x.rows, out.cols, x.cols, x.stride, out.stride, out.dtype, bias != nullptr};
   if (bias != nullptr) {  // before the plan, which depends on it
-    KVERN_ASSIGN_OR_RETURN(const void* values, BiasFor(bias, out));
-    KVERN_RETURN_IF_ERROR(Describe(biased_, CUBLASLT_MATMUL_DESC_BIAS_POINTER, values));
+    KVERN_RETURN_IF_ERROR(Describe(biased_, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias));
     KVERN_RETURN_IF_ERROR(Describe<int32_t>(biased_, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE,
                                             static_cast<int32_t>(TypeOf(out.dtype))));
   }

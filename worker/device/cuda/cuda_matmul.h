@@ -17,17 +17,17 @@ class CudaMatMul {
  public:
   // `pinned`: one algorithm without split-K for all row counts of a (columns, inputs, type), so
   // that the order in which a result's terms are added never changes.
-  static absl::StatusOr<std::unique_ptr<CudaMatMul>> Create(CudaContext& context, bool pinned);
+  static absl::StatusOr<std::unique_ptr<CudaMatMul>> Create(CudaContext& context,
+                                                            DeviceArena& arena, bool pinned);
   ~CudaMatMul();
   CudaMatMul(const CudaMatMul&) = delete;
   CudaMatMul& operator=(const CudaMatMul&) = delete;
 
   // out [rows, n] = x [rows, k] weight [n, k]^T + bias. x and weight bf16, out f32 or bf16; bias
-  // [n] float32 or null. A result is rounded once; for a bf16 result the bias is, before, as well,
-  // into a copy that is made with the first such product. Enqueues.
-  absl::Status Multiply(const Tensor& x, const void* weight, const float* bias, const Tensor& out);
+  // [n] of out's type, or null. A result is rounded once. Enqueues.
+  absl::Status Multiply(const Tensor& x, const void* weight, const void* bias, const Tensor& out);
 
-  size_t workspace_bytes() const { return workspace_.bytes(); }
+  size_t bytes() const { return workspace_.bytes(); }  // of device memory
 
  private:
   struct Shape {
@@ -58,7 +58,6 @@ class CudaMatMul {
   static absl::StatusOr<Layouts> MakeLayouts(const Shape& shape);
   absl::StatusOr<cublasLtMatmulAlgo_t> Fastest(const Shape& shape, const Layouts& layouts) const;
   cublasLtMatmulDesc_t DescFor(const Shape& shape) const { return shape.biased ? biased_ : desc_; }
-  absl::StatusOr<const void*> BiasFor(const float* bias, const Tensor& out);
   absl::StatusOr<cublasLtMatmulAlgo_t> PinnedFor(const Shape& shape);
   bool ServesAllRows(const Shape& shape, const cublasLtMatmulAlgo_t& algo) const;
 
@@ -72,8 +71,6 @@ class CudaMatMul {
   std::map<Shape, Plan> plans_;
   // By n, k, type, biased.
   std::map<std::tuple<int64_t, int64_t, DType, bool>, cublasLtMatmulAlgo_t> pins_;
-  DeviceArena arena_{context_};
-  std::map<const float*, DeviceMemory> bf16_biases_;
 };
 
 }  // namespace kvern::inline KVERN_GPU_BUILD

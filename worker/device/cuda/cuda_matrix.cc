@@ -3,9 +3,9 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
-#include <vector>
 
 #include "cluster/base/check.h"
+#include "kernels/cuda/launch.h"
 
 namespace kvern::inline KVERN_GPU_BUILD {
 namespace {
@@ -26,18 +26,34 @@ float F32FromF16(uint16_t half) {
   return sign * std::ldexp(1024.0f + mantissa, exponent - 25);
 }
 
+// Converts elements of `source`, from element `first` on, until `out` is full.
 template <typename T, typename Convert>
-void ConvertAll(std::span<const std::byte> source, uint16_t* out, Convert convert) {
-  for (size_t i = 0; i < source.size() / sizeof(T); ++i) {
+void ConvertSome(std::span<const std::byte> source, size_t first, std::span<std::byte> out,
+                 Convert convert) {
+  const std::byte* in = source.data() + first * sizeof(T);
+  auto* values = reinterpret_cast<uint16_t*>(out.data());
+  for (size_t i = 0; i < out.size() / sizeof(uint16_t); ++i) {
     T value;
-    std::memcpy(&value, source.data() + i * sizeof(T), sizeof(T));
-    out[i] = convert(value);
+    std::memcpy(&value, in + i * sizeof(T), sizeof(T));
+    values[i] = convert(value);
+  }
+}
+
+void RoundSome(FileDtype dtype, std::span<const std::byte> source, size_t first,
+               std::span<std::byte> out) {
+  if (dtype == FileDtype::kF32) {
+    ConvertSome<float>(source, first, out, Bf16FromF32);
+  } else if (dtype == FileDtype::kF16) {
+    ConvertSome<uint16_t>(source, first, out,
+                          [](uint16_t half) { return Bf16FromF32(F32FromF16(half)); });
+  } else {
+    std::memcpy(out.data(), source.data() + first * sizeof(uint16_t), out.size());
   }
 }
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Matrix>> CudaMatrix::Create(CudaContext& context, DeviceArena& arena,
+absl::StatusOr<std::unique_ptr<Matrix>> CudaMatrix::Create(StagedCopies& copies, DeviceArena& arena,
                                                            int64_t rows, int64_t cols) {
   constexpr int64_t kUnit = 8;  // 16 bytes: what kernels and products load at once
   if (rows <= 0 || cols <= 0 || cols % kUnit != 0) {
@@ -45,11 +61,22 @@ absl::StatusOr<std::unique_ptr<Matrix>> CudaMatrix::Create(CudaContext& context,
                            " on a GPU: its columns must be a multiple of ", kUnit);
   }
   size_t bytes = 0;
-  if (__builtin_mul_overflow(static_cast<size_t>(rows), static_cast<size_t>(cols) * 2, &bytes)) {
+  // With a bias behind it: 16 bytes are its alignment.
+  if (__builtin_mul_overflow(static_cast<size_t>(rows), static_cast<size_t>(cols + 1) * 2,
+                             &bytes)) {
     return ResourceExhausted("a matrix of ", rows, " x ", cols, " overflows 64 bits");
   }
-  KVERN_ASSIGN_OR_RETURN(DeviceMemory memory, arena.Allocate(bytes));
-  return std::unique_ptr<Matrix>(new CudaMatrix(context, rows, cols, std::move(memory)));
+  KVERN_ASSIGN_OR_RETURN(DeviceMemory memory, arena.LayOut(bytes));
+  return std::unique_ptr<Matrix>(new CudaMatrix(copies, rows, cols, std::move(memory)));
+}
+
+absl::StatusOr<const void*> CudaMatrix::RoundedBias(const float* bias, cudaStream_t stream) const {
+  void* values = static_cast<uint16_t*>(memory_.data()) + rows_ * cols_;
+  if (rounded_ == bias) return values;
+  const gpu::ToBf16Args args = {bias, static_cast<gpu::Bf16*>(values), rows_};
+  KVERN_RETURN_IF_ERROR(CudaStatus(gpu::LaunchToBf16(args, stream), "to_bf16"));
+  rounded_ = bias;
+  return values;
 }
 
 absl::Status CudaMatrix::SetRows(int64_t first_row, int64_t count, FileDtype dtype,
@@ -63,24 +90,11 @@ absl::Status CudaMatrix::SetRows(int64_t first_row, int64_t count, FileDtype dty
   }
   const auto elements = static_cast<size_t>(count * cols_);
   KVERN_CHECK_EQ(source.size(), elements * element_bytes);
-  std::vector<uint16_t> values(elements);
-  if (dtype == FileDtype::kF32) {
-    ConvertAll<float>(source, values.data(), Bf16FromF32);
-  } else if (dtype == FileDtype::kF16) {
-    ConvertAll<uint16_t>(source, values.data(),
-                         [](uint16_t half) { return Bf16FromF32(F32FromF16(half)); });
-  } else {
-    std::memcpy(values.data(), source.data(), source.size());
-  }
-  context_.Enter();  // this is one of many loading threads
   auto* target = static_cast<uint16_t*>(memory_.data()) + first_row * cols_;
-  KVERN_RETURN_IF_ERROR(
-      CudaStatus(cudaMemcpyAsync(target, values.data(), elements * sizeof(uint16_t),
-                                 cudaMemcpyHostToDevice, context_.stream()),
-                 "copying weights"));
-  // A GPU that reads pageable memory by itself (HMM, ATS) need not stage it: `values` stays until
-  // the copy has been made.
-  return CudaStatus(cudaStreamSynchronize(context_.stream()), "copying weights");
+  return copies_.Load(target, elements * sizeof(uint16_t),
+                      [dtype, source](size_t offset, std::span<std::byte> out) {
+                        RoundSome(dtype, source, offset / sizeof(uint16_t), out);
+                      });
 }
 
 }  // namespace kvern::inline KVERN_GPU_BUILD

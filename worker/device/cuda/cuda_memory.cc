@@ -2,53 +2,69 @@
 
 #include <algorithm>
 
+#include "cluster/base/check.h"
+
 namespace kvern::inline KVERN_GPU_BUILD {
 namespace {
 
 constexpr size_t kAlignment = 256;
-constexpr size_t kChunkBytes = 32 << 20;
-// Larger pieces get their own allocation: the end of a chunk that is too short for the next piece
-// is lost, and so must be a small part of it.
-constexpr size_t kLargestPiece = kChunkBytes / 8;
-
-size_t RoundUp(size_t bytes) {
-  return (std::max<size_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment;
-}
 
 }  // namespace
 
-absl::StatusOr<DeviceMemory> DeviceMemory::Allocate(const CudaContext& context, size_t bytes) {
-  context.Enter();
-  DeviceMemory memory;
+struct DeviceMemory::Allocation {
+  Allocation() = default;
+  Allocation(const Allocation&) = delete;
+  Allocation& operator=(const Allocation&) = delete;
+  ~Allocation() {
+    if (base != nullptr) cudaFree(base);
+  }
+  char* base = nullptr;  // null until it is committed
+};
+
+void* DeviceMemory::data() const {
+  if (allocation_ == nullptr) return nullptr;
+  KVERN_CHECK(allocation_->base != nullptr) << "memory that is only laid out";
+  return allocation_->base + offset_;
+}
+
+absl::StatusOr<DeviceMemory> DeviceArena::LayOut(size_t bytes, Content content) {
+  DeviceMemory piece;
+  size_t end = 0;
   if (bytes > SIZE_MAX - kAlignment) return ResourceExhausted("GPU memory of ", bytes, " bytes");
-  memory.bytes_ = RoundUp(bytes);
-  const cudaError_t error = cudaMalloc(&memory.data_, memory.bytes_);
+  piece.bytes_ = (std::max<size_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment;
+  if (__builtin_add_overflow(bytes_, piece.bytes_, &end)) {
+    return ResourceExhausted("GPU memory of ", bytes, " bytes beside ", bytes_, " others");
+  }
+  if (next_ == nullptr) next_ = std::make_shared<DeviceMemory::Allocation>();
+  piece.allocation_ = next_;
+  piece.offset_ = std::exchange(bytes_, end);
+  if (content == Content::kZero) zeroed_.emplace_back(piece.offset_, piece.bytes_);
+  return piece;
+}
+
+absl::Status DeviceArena::Commit() {
+  if (next_ == nullptr) return absl::OkStatus();
+  const auto allocation = std::exchange(next_, nullptr);
+  const size_t bytes = std::exchange(bytes_, 0);
+  const auto zeroed = std::exchange(zeroed_, {});
+  context_.Enter();
+  void* base = nullptr;
+  const cudaError_t error = cudaMalloc(&base, bytes);
   if (error == cudaErrorMemoryAllocation) {
     size_t free_bytes = 0;
     size_t total_bytes = 0;
     cudaGetLastError();  // running out is no fault of the device's
     cudaMemGetInfo(&free_bytes, &total_bytes);
-    return ResourceExhausted("GPU ", context.index(), ": memory of ", memory.bytes_, " bytes, ",
+    return ResourceExhausted("GPU ", context_.index(), ": memory of ", bytes, " bytes, ",
                              free_bytes, " of ", total_bytes, " are free");
   }
   KVERN_RETURN_IF_ERROR(CudaStatus(error, "cudaMalloc"));
-  memory.owner_ = std::shared_ptr<void>(memory.data_, [](void* data) { cudaFree(data); });
-  return memory;
-}
-
-absl::StatusOr<DeviceMemory> DeviceArena::Allocate(size_t bytes) {
-  if (bytes > kLargestPiece) return DeviceMemory::Allocate(context_, bytes);
-  const size_t size = RoundUp(bytes);
-  if (chunk_.bytes() - used_ < size) {
-    KVERN_ASSIGN_OR_RETURN(chunk_, DeviceMemory::Allocate(context_, kChunkBytes));
-    used_ = 0;
+  allocation->base = static_cast<char*>(base);
+  for (const auto& [offset, size] : zeroed) {
+    KVERN_RETURN_IF_ERROR(CudaStatus(
+        cudaMemsetAsync(allocation->base + offset, 0, size, context_.stream()), "cudaMemsetAsync"));
   }
-  DeviceMemory piece;
-  piece.owner_ = chunk_.owner_;
-  piece.data_ = static_cast<char*>(chunk_.data()) + used_;
-  piece.bytes_ = size;
-  used_ += size;
-  return piece;
+  return absl::OkStatus();
 }
 
 absl::StatusOr<PinnedMemory> PinnedMemory::Allocate(const CudaContext& context, size_t bytes) {

@@ -1,48 +1,58 @@
-// Device and pinned memory that frees itself, and an arena for what a model has many of.
+// Device memory out of one allocation, and pinned host memory.
 #pragma once
 
 #include <cuda_runtime.h>
 
 #include <cstddef>
 #include <memory>
+#include <utility>
+#include <vector>
 
 #include "cluster/base/status.h"
 #include "worker/device/cuda/cuda_context.h"
 
 namespace kvern::inline KVERN_GPU_BUILD {
 
-// A piece of device memory; movable. Pieces of one cudaMalloc share it.
+// A piece of an arena. It has an address once the arena's Commit has succeeded; the last piece of
+// an allocation to go frees it.
 class DeviceMemory {
  public:
   DeviceMemory() = default;
 
-  // ResourceExhausted naming the bytes and what is free. The content is anything.
-  static absl::StatusOr<DeviceMemory> Allocate(const CudaContext& context, size_t bytes);
-
-  void* data() const { return data_; }
+  // REQUIRES: committed. Null for no piece.
+  void* data() const;
   size_t bytes() const { return bytes_; }  // as asked, rounded up to the alignment
 
  private:
   friend class DeviceArena;
+  struct Allocation;
 
-  std::shared_ptr<void> owner_;
-  void* data_ = nullptr;
+  std::shared_ptr<Allocation> allocation_;
+  size_t offset_ = 0;
   size_t bytes_ = 0;
 };
 
-// Lays small pieces side by side in large allocations: cudaMalloc gives whole megabytes, and a
-// model has thousands of vectors. The pieces may outlive the arena. One thread.
+// Pieces are laid out side by side first and allocated together: what they add up to is what is
+// allocated. One thread.
 class DeviceArena {
  public:
-  explicit DeviceArena(const CudaContext& context) : context_(context) {}
+  enum class Content { kAnything, kZero };
 
-  // Aligned to 256 bytes.
-  absl::StatusOr<DeviceMemory> Allocate(size_t bytes);
+  explicit DeviceArena(CudaContext& context) : context_(context) {}
+
+  // A piece aligned to 256 bytes. ResourceExhausted for sizes beyond 64 bits.
+  absl::StatusOr<DeviceMemory> LayOut(size_t bytes, Content content = Content::kAnything);
+  // Allocates all that was laid out since the last call, in one piece. ResourceExhausted naming the
+  // bytes and what is free: those pieces will never have an address.
+  absl::Status Commit();
+  // Of pieces without an address.
+  size_t laid_out_bytes() const { return bytes_; }
 
  private:
-  const CudaContext& context_;
-  DeviceMemory chunk_;
-  size_t used_ = 0;  // bytes of chunk_
+  CudaContext& context_;
+  std::shared_ptr<DeviceMemory::Allocation> next_;
+  size_t bytes_ = 0;                               // of next_
+  std::vector<std::pair<size_t, size_t>> zeroed_;  // offset and bytes of pieces
 };
 
 // Host memory that the GPU copies from and to by itself.

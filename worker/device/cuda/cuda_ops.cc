@@ -39,17 +39,19 @@ gpu::KvPages PagesOf(const KvCache& cache) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<CudaOps>> CudaOps::Create(CudaContext& context,
+absl::StatusOr<std::unique_ptr<CudaOps>> CudaOps::Create(CudaContext& context, DeviceArena& arena,
                                                          bool batch_invariant) {
-  KVERN_ASSIGN_OR_RETURN(auto matmul, CudaMatMul::Create(context, batch_invariant));
+  KVERN_ASSIGN_OR_RETURN(auto matmul, CudaMatMul::Create(context, arena, batch_invariant));
   std::unique_ptr<CudaOps> ops(new CudaOps(context, std::move(matmul)));
-  KVERN_ASSIGN_OR_RETURN(ops->pair_staging_, PinnedMemory::Allocate(context, kRequestBytes));
-  KVERN_ASSIGN_OR_RETURN(ops->pairs_, DeviceMemory::Allocate(context, kRequestBytes));
-  KVERN_ASSIGN_OR_RETURN(ops->staging_, PinnedMemory::Allocate(context, kRequestBytes));
-  KVERN_ASSIGN_OR_RETURN(ops->requests_, DeviceMemory::Allocate(context, kRequestBytes));
-  KVERN_ASSIGN_OR_RETURN(ops->results_, DeviceMemory::Allocate(context, kResultBytes));
+  KVERN_ASSIGN_OR_RETURN(ops->pairs_, StepInput::Create(context, arena, kRequestBytes));
+  KVERN_ASSIGN_OR_RETURN(ops->requests_, StepInput::Create(context, arena, kRequestBytes));
+  KVERN_ASSIGN_OR_RETURN(ops->results_, arena.LayOut(kResultBytes));
   KVERN_ASSIGN_OR_RETURN(ops->received_, PinnedMemory::Allocate(context, kResultBytes));
   return ops;
+}
+
+size_t CudaOps::bytes() const {
+  return matmul_->bytes() + pairs_->bytes() + requests_->bytes() + results_.bytes();
 }
 
 void CudaOps::Embed(const Batch& batch, const Matrix& table, int64_t vocab_begin, Tensor out) {
@@ -93,7 +95,13 @@ void CudaOps::AddRmsNorm(Tensor delta, Tensor x, const float* weight, float eps,
 void CudaOps::MatMul(Tensor x, const Matrix& weight, const float* bias, Tensor out) {
   const auto& matrix = static_cast<const CudaMatrix&>(weight);
   KVERN_CHECK(x.cols == matrix.cols() && out.cols == matrix.rows() && x.rows == out.rows);
-  context_.Fail(matmul_->Multiply(x, matrix.data(), bias, out));
+  const void* values = bias;
+  if (bias != nullptr && out.dtype == DType::kBf16) {
+    const absl::StatusOr<const void*> rounded = matrix.RoundedBias(bias, context_.stream());
+    if (!rounded.ok()) return context_.Fail(rounded.status());
+    values = *rounded;
+  }
+  context_.Fail(matmul_->Multiply(x, matrix.data(), values, out));
 }
 
 void CudaOps::RopeAndStoreKv(Tensor qkv, int64_t q_heads, const RopeTable& rope, const Batch& batch,
@@ -157,23 +165,22 @@ void CudaOps::GatherLogitRows(const Batch& batch, Tensor x, Tensor out) {
 
 void CudaOps::CopyBlocks(std::span<const std::pair<uint32_t, uint32_t>> from_to, KvCache& cache) {
   context_.Enter();
-  auto* pairs = reinterpret_cast<gpu::BlockPair*>(pair_staging_.data());
   constexpr size_t kMost = kRequestBytes / sizeof(gpu::BlockPair);
   for (size_t done = 0; done < from_to.size();) {
-    if (!context_.Wait().ok()) return;  // the copy before has been made
+    if (!pairs_->Begin().ok()) return;
+    auto* pairs = reinterpret_cast<gpu::BlockPair*>(pairs_->host());
     const size_t count = std::min(kMost, from_to.size() - done);
     for (size_t i = 0; i < count; ++i) {
       const auto& [from, to] = from_to[done + i];
       KVERN_CHECK_LT(static_cast<int64_t>(std::max(from, to)), cache.shape().num_blocks);
       pairs[i] = {from, to};
     }
-    Check(cudaMemcpyAsync(pairs_.data(), pairs, count * sizeof(gpu::BlockPair),
-                          cudaMemcpyHostToDevice, context_.stream()),
-          "copying pairs of blocks");
+    pairs_->Send(0, count * sizeof(gpu::BlockPair));
+    pairs_->Sent();
     gpu::CopyBlocksArgs args;
     args.data = cache.data();
     args.block_bytes = static_cast<int64_t>(cache.shape().BlockBytes());
-    args.pairs = static_cast<const gpu::BlockPair*>(pairs_.data());
+    args.pairs = reinterpret_cast<const gpu::BlockPair*>(pairs_->device());
     args.count = static_cast<int32_t>(count);
     Check(gpu::LaunchCopyBlocks(args, context_.stream()), "copy_blocks");
     done += count;

@@ -42,7 +42,7 @@ size_t CudaOps::Together(Tensor logits, std::span<const LogitQuery> queries,
                          std::span<const size_t> open) const {
   const LogitQuery& first = queries[open[0]];
   const size_t room = std::min(
-      (staging_.bytes() / sizeof(gpu::SampleRow)) - requested_,
+      (requests_->slot_bytes() / sizeof(gpu::SampleRow)) - requested_,
       (results_.bytes() - result_bytes_) / std::max<size_t>(1, ResultBytes(logits, first)));
   size_t count = 0;
   while (count < open.size() && count < room &&
@@ -52,26 +52,31 @@ size_t CudaOps::Together(Tensor logits, std::span<const LogitQuery> queries,
   return count;
 }
 
-void CudaOps::LaunchQueries(Tensor logits, int64_t vocab_begin, std::span<const LogitQuery> queries,
-                            std::span<const size_t> members) {
-  const LogitQuery& first = queries[members[0]];
-  auto* requests = reinterpret_cast<gpu::SampleRow*>(staging_.data()) + requested_;
+void CudaOps::Note(Tensor logits, std::span<const LogitQuery> queries,
+                   std::span<const size_t> members) {
+  if (launched_.empty()) context_.Fail(requests_->Begin());
+  auto* requests = reinterpret_cast<gpu::SampleRow*>(requests_->host()) + requested_;
   for (size_t i = 0; i < members.size(); ++i) {
     const LogitQuery& query = queries[members[i]];
     KVERN_CHECK(query.row >= 0 && query.row < logits.rows) << "row " << query.row;
     requests[i] = {static_cast<int32_t>(query.row), query.inverse_temperature, query.key};
   }
-  auto* on_device = static_cast<gpu::SampleRow*>(requests_.data()) + requested_;
-  Check(cudaMemcpyAsync(on_device, requests, members.size() * sizeof(gpu::SampleRow),
-                        cudaMemcpyHostToDevice, context_.stream()),
-        "copying questions about logits");
+  launched_.push_back({members, requested_, result_bytes_});
+  requested_ += members.size();
+  result_bytes_ =
+      std::min(results_.bytes(),
+               RoundUp(result_bytes_ + members.size() * ResultBytes(logits, queries[members[0]])));
+}
+
+void CudaOps::Launch(Tensor logits, int64_t vocab_begin, const LogitQuery& first,
+                     const Launched& launch) {
   gpu::LogitsArgs args;
   args.logits = logits.f32();
   args.stride = logits.stride;
   args.columns = static_cast<int32_t>(logits.cols);
-  args.requests = on_device;
-  args.count = static_cast<int32_t>(members.size());
-  void* out = static_cast<char*>(results_.data()) + result_bytes_;
+  args.requests = reinterpret_cast<const gpu::SampleRow*>(requests_->device()) + launch.request;
+  args.count = static_cast<int32_t>(launch.queries.size());
+  void* out = static_cast<char*>(results_.data()) + launch.result;
   switch (first.kind) {
     case Kind::kTop:
       KVERN_CHECK_LE(first.k, kMaxTopCandidates);
@@ -89,44 +94,52 @@ void CudaOps::LaunchQueries(Tensor logits, int64_t vocab_begin, std::span<const 
             "gumbel_max");
       break;
   }
-  launched_.push_back({members, result_bytes_});
-  requested_ += members.size();
-  result_bytes_ = std::min(results_.bytes(),
-                           RoundUp(result_bytes_ + members.size() * ResultBytes(logits, first)));
 }
 
-void CudaOps::Receive(Tensor logits, std::span<const LogitQuery> queries,
-                      std::vector<LogitAnswer>& answers) {
+bool CudaOps::Receive() {
+  context_.CopyAfterCompute();
   Check(cudaMemcpyAsync(received_.data(), results_.data(), result_bytes_, cudaMemcpyDeviceToHost,
-                        context_.stream()),
+                        context_.copy_stream()),
         "copying answers about logits");
-  const bool arrived = context_.Wait().ok();
+  return context_.WaitForCopies().ok();
+}
+
+void CudaOps::Read(Tensor logits, const LogitQuery& query, const std::byte* at,
+                   LogitAnswer& answer) const {
+  const size_t bytes = ResultBytes(logits, query);
+  if (query.kind == Kind::kTop) {
+    const auto* found = reinterpret_cast<const gpu::ScoredColumn*>(at);
+    for (size_t i = 0; i < bytes / sizeof(gpu::ScoredColumn); ++i) {
+      answer.candidates.push_back({found[i].value, found[i].column});
+    }
+  } else if (query.kind == Kind::kLogSumExp) {
+    const auto* parts = reinterpret_cast<const gpu::SumPart*>(at);
+    const gpu::SumPart sum =
+        gpu::FoldSums({parts, bytes / sizeof(gpu::SumPart)}, query.inverse_temperature);
+    answer.sum = {sum.max, sum.sum};
+  } else {
+    uint64_t best = 0;
+    std::memcpy(&best, at, sizeof(best));
+    const gpu::ScoredColumn chosen = gpu::ChosenColumn(best);
+    answer.candidates.push_back({chosen.value, chosen.column});
+  }
+}
+
+void CudaOps::Answer(Tensor logits, int64_t vocab_begin, std::span<const LogitQuery> queries,
+                     std::vector<LogitAnswer>& answers) {
+  requests_->Send(0, requested_ * sizeof(gpu::SampleRow));
+  requests_->Sent();
+  for (const Launched& launch : launched_) {
+    Launch(logits, vocab_begin, queries[launch.queries[0]], launch);
+  }
+  const bool arrived = Receive();
   for (const Launched& launch : launched_) {
     const std::byte* at = received_.data() + launch.result;
     for (const size_t index : launch.queries) {
-      const LogitQuery& query = queries[index];
-      LogitAnswer& answer = answers[index];
-      answer.candidates.clear();
-      answer.sum = {};
-      if (!arrived) continue;
-      const size_t bytes = ResultBytes(logits, query);
-      if (query.kind == Kind::kTop) {
-        const auto* found = reinterpret_cast<const gpu::ScoredColumn*>(at);
-        for (size_t i = 0; i < bytes / sizeof(gpu::ScoredColumn); ++i) {
-          answer.candidates.push_back({found[i].value, found[i].column});
-        }
-      } else if (query.kind == Kind::kLogSumExp) {
-        const auto* parts = reinterpret_cast<const gpu::SumPart*>(at);
-        const gpu::SumPart sum =
-            gpu::FoldSums({parts, bytes / sizeof(gpu::SumPart)}, query.inverse_temperature);
-        answer.sum = {sum.max, sum.sum};
-      } else {
-        uint64_t best = 0;
-        std::memcpy(&best, at, sizeof(best));
-        const gpu::ScoredColumn chosen = gpu::ChosenColumn(best);
-        answer.candidates.push_back({chosen.value, chosen.column});
-      }
-      at += bytes;
+      answers[index].candidates.clear();
+      answers[index].sum = {};
+      if (arrived) Read(logits, queries[index], at, answers[index]);
+      at += ResultBytes(logits, queries[index]);
     }
   }
   launched_.clear();
@@ -148,13 +161,13 @@ void CudaOps::AskLogits(Tensor logits, int64_t vocab_begin, std::span<const Logi
     const size_t count = Together(logits, queries, open);
     if (count == 0) {  // the memory is full
       KVERN_CHECK(!launched_.empty()) << "one answer of " << results_.bytes() << " bytes";
-      Receive(logits, queries, answers);
+      Answer(logits, vocab_begin, queries, answers);
       continue;
     }
-    LaunchQueries(logits, vocab_begin, queries, open.first(count));
+    Note(logits, queries, open.first(count));
     open = open.subspan(count);
   }
-  if (!launched_.empty()) Receive(logits, queries, answers);
+  if (!launched_.empty()) Answer(logits, vocab_begin, queries, answers);
 }
 
 }  // namespace kvern::inline KVERN_GPU_BUILD
