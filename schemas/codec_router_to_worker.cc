@@ -17,8 +17,9 @@ using Body = flatbuffers::Offset<void>;
 
 Body Put(Builder& builder, const GroupStart& start) {
   auto rendezvous = PutText(builder, start.rendezvous);
+  auto comm_id = PutList(builder, start.comm_id);
   return wire::CreateGroupStart(builder, start.router_incarnation, start.group_incarnation,
-                                start.kv_blocks, rendezvous, start.lease_ms)
+                                start.kv_blocks, rendezvous, start.lease_ms, comm_id)
       .Union();
 }
 
@@ -76,6 +77,7 @@ GroupStart Read(const wire::GroupStart& wire, Checks& checks) {
   start.group_incarnation = wire.group_incarnation();
   start.kv_blocks = wire.kv_blocks();
   start.rendezvous = checks.Text("rendezvous", wire.rendezvous(), kMaxRendezvousBytes);
+  start.comm_id = checks.List("comm_id", wire.comm_id(), kMaxCommIdBytes);
   start.lease_ms = wire.lease_ms();
   return start;
 }

@@ -36,6 +36,7 @@ Body Put(Builder& builder, const Join& join) {
     phases.push_back(wire::CreateStartupPhase(builder, name, phase.seconds));
   }
   auto startup = builder.CreateVector(phases);
+  auto comm_id = PutList(builder, join.comm_id);
   wire::JoinBuilder table(builder);
   table.add_group(group);
   table.add_group_incarnation(join.group_incarnation);
@@ -56,6 +57,7 @@ Body Put(Builder& builder, const Join& join) {
   table.add_rendezvous(rendezvous);
   table.add_startup(startup);
   table.add_max_batch_tokens(join.max_batch_tokens);
+  table.add_comm_id(comm_id);
   return table.Finish().Union();
 }
 
@@ -145,6 +147,7 @@ Join Read(const wire::Join& wire, Checks& checks) {
   join.vocab_size = wire.vocab_size();
   join.max_batch_tokens = wire.max_batch_tokens();
   join.rendezvous = checks.Text("rendezvous", wire.rendezvous(), kMaxRendezvousBytes);
+  join.comm_id = checks.List("comm_id", wire.comm_id(), kMaxCommIdBytes);
   ReadStartup(wire, join, checks);
   return join;
 }

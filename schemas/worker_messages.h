@@ -12,6 +12,8 @@
 namespace kvern {
 
 inline constexpr uint32_t kMaxRanks = 64;
+// NCCL's unique id has 128.
+inline constexpr size_t kMaxCommIdBytes = 1024;
 
 // ---- worker -> router
 
@@ -45,6 +47,8 @@ struct Join {
   std::string rendezvous;  // rank 0: where the other ranks find it; else empty
   std::vector<StartupPhase> startup;
   uint32_t max_batch_tokens = 0;  // of one step, prefill and decode; 0: not said
+  // Rank 0 of several GPUs: by which they find each other, in NCCL's own bytes; else empty.
+  std::vector<uint8_t> comm_id;
   friend bool operator==(const Join&, const Join&) = default;
 };
 
@@ -121,6 +125,7 @@ struct GroupStart {
   uint64_t kv_blocks = 0;  // the minimum over the ranks: what the group may use
   std::string rendezvous;  // rank 0's
   uint32_t lease_ms = 0;   // the leader reports at least three times in this time
+  std::vector<uint8_t> comm_id;  // rank 0's
   friend bool operator==(const GroupStart&, const GroupStart&) = default;
 };
 // The rank must exit; the reason is for its operator.

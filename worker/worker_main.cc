@@ -147,7 +147,8 @@ absl::Status RunWorker(const WorkerConfig& config, std::unique_ptr<RankLink>& li
   }
   KVERN_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> comm, Meet(config, meeting, start));
   // A rank that is late by the lease has cost the group its place already; the sooner it is new.
-  KVERN_RETURN_IF_ERROR(rank->SetCommunicator(std::move(comm), start.lease_ms * kMillisecond));
+  KVERN_RETURN_IF_ERROR(
+      rank->SetCommunicator(std::move(comm), start.comm_id, start.lease_ms * kMillisecond));
   Log(LogLevel::kInfo, "rank_started",
       {{"group", config.group}, {"rank", config.place.rank}, {"kv_blocks", start.kv_blocks}});
   return rank->Run(start, config.place.rank == 0 ? link.get() : nullptr);

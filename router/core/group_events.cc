@@ -136,6 +136,8 @@ void RouterImpl::StartGroup(Group& group) {
   start.kv_blocks = blocks;
   start.rendezvous = group.ranks[0].rendezvous;
   start.lease_ms = static_cast<uint32_t>(config_.group_lease / kMillisecond);
+  // Nobody else is told, and nobody is told again: it is for these processes alone.
+  start.comm_id = std::exchange(group.ranks[0].comm_id, {});
   for (PeerId peer : group.peers) out_->to_workers.push_back({peer, start});
   AddNote(false, "group_starting",
           {{"group", group.name},

@@ -83,6 +83,10 @@ std::string JoinFault(const RouterConfig& config, const Join& join) {
   if (join.rank >= join.world) {
     return absl::StrCat("rank is ", join.rank, ", allowed: below world, ", join.world);
   }
+  if (join.rank != 0 && !join.comm_id.empty()) {
+    return absl::StrCat("comm_id of rank ", join.rank, " has ", join.comm_id.size(),
+                        " bytes, allowed: rank 0's alone");
+  }
   if (join.model != config.model) {
     return absl::StrCat("model is '", join.model, "', served: '", config.model, "'");
   }

@@ -6,6 +6,7 @@ import pathlib
 import signal
 import tempfile
 import unittest
+import urllib.request
 
 from service import BIN, PROMPTS, ServiceTest, model
 from processes import Family, Program, wait_for
@@ -105,6 +106,21 @@ class ByHandTest(ServiceTest):
 
     def test_killed_rank_1_ends_the_leader(self):
         self.check_killed(1)
+
+    def groups(self):
+        with urllib.request.urlopen(f"http://{self.addresses['status']}/health/progress",
+                                    timeout=30) as reply:
+            return [group["id"] for group in json.load(reply)["groups"]]
+
+    def test_a_rank_that_stops_before_they_meet_is_named(self):
+        where = ["--world", 2, "--group", "pair", "--rank"]
+        stopped = self.rank(*where, 1)
+        wait_for(lambda: self.groups() == ["pair"], "rank 1 has joined")
+        stopped.signal(signal.SIGSTOP)
+        leader = self.rank(*where, 0)
+        self.assertEqual(leader.wait(), 1)
+        self.assertRegex(leader.last_error_line(),
+                         "^kvern-worker: pair rank 0: of 2 ranks, these did not come .*: 1$")
 
     def check_refused(self, ranks, reason):
         """Both hear it, whoever comes second."""

@@ -110,9 +110,9 @@ absl::Status ModelGroup::LoadRank(int index) {
       KVERN_ASSIGN_OR_RETURN(gathered,
                              rank.device->Allocate(options_.gpu->GatheredBytes(options_.world)));
     }
-    KVERN_ASSIGN_OR_RETURN(rank.comm,
-                           options_.gpu->NewCommunicator(rank.device.get(), std::move(rank.comm),
-                                                         std::move(gathered), 10 * kSecond));
+    KVERN_ASSIGN_OR_RETURN(
+        rank.comm, options_.gpu->NewCommunicator(rank.device.get(), std::move(rank.comm), comm_id_,
+                                                 std::move(gathered), 10 * kSecond));
   }
   KVERN_ASSIGN_OR_RETURN(rank.weights,
                          LoadWeights(*checkpoint_, options_.weights, index, options_.world,
@@ -141,6 +141,12 @@ std::unique_ptr<ModelGroup> ModelGroup::Load(const std::string& path, const Grou
   EXPECT_TRUE(checkpoint.ok()) << checkpoint.status();
   if (!checkpoint.ok()) return nullptr;
   group->checkpoint_ = *std::move(checkpoint);
+  if (options.gpu != nullptr) {
+    auto id = options.gpu->NewCommId();
+    EXPECT_TRUE(id.ok()) << id.status();
+    if (!id.ok()) return nullptr;
+    group->comm_id_ = *std::move(id);
+  }
   auto comms = NewLocalGroup(options.world);
   group->ranks_.resize(static_cast<size_t>(options.world));
   std::vector<absl::Status> results(group->ranks_.size());

@@ -68,6 +68,7 @@ class ModelGroup {
 
   GroupOptions options_;
   std::unique_ptr<Checkpoint> checkpoint_;
+  std::vector<uint8_t> comm_id_;  // of GPUs
   std::vector<Rank> ranks_;
 };
 

@@ -162,6 +162,11 @@ TEST(CodecHostileTest, WorkersHaveLimitsToo) {
   join.startup.clear();
   join.kv_blocks = ~0ull;
   EXPECT_THAT(error_of(join), HasSubstr("kv_blocks 18446744073709551615"));
+  join.kv_blocks = 0;
+  join.comm_id.resize(kMaxCommIdBytes);
+  EXPECT_TRUE(DecodeWorkerToRouter(AsBytes(EncodeWorkerToRouter(join))).ok());
+  join.comm_id.resize(kMaxCommIdBytes + 1);
+  EXPECT_EQ(error_of(join), "comm_id with 1025 entries, allowed: 1024");
   StepReport report;
   report.runs.resize(1);
   report.runs[0].choice = 8;
@@ -175,6 +180,14 @@ TEST(CodecHostileTest, WorkersHaveLimitsToo) {
   EXPECT_THAT(error_of(report), HasSubstr("logprobs[1] -inf"));
   report.runs[0].logprobs[1] = {0, 0, std::vector<std::pair<uint32_t, float>>(21)};
   EXPECT_THAT(error_of(report), HasSubstr("logprobs[1].num_top 21, allowed: 0 to 20"));
+}
+
+TEST(CodecHostileTest, AStartNamesABoundedId) {
+  GroupStart start;
+  start.comm_id.resize(kMaxCommIdBytes + 1);
+  Decoded<RouterToWorker> decoded = DecodeRouterToWorker(AsBytes(EncodeRouterToWorker(start)));
+  EXPECT_EQ(decoded.failure, DecodeFailure::kOutOfRange);
+  EXPECT_EQ(decoded.error, "comm_id with 1025 entries, allowed: 1024");
 }
 
 // ---- Messages that no encoder of ours writes.

@@ -161,6 +161,11 @@ GroupCapacity Group(Rng& rng) {
   return group;
 }
 
+std::vector<uint8_t> CommId(Rng& rng) {
+  return List<uint8_t>(rng, Coin(rng) ? 3 : kMaxCommIdBytes,
+                       [](Rng& r) { return static_cast<uint8_t>(r.Next()); });
+}
+
 Join RandomJoin(Rng& rng) {
   constexpr uint64_t kMany = 1ull << 40;
   Join join;
@@ -182,6 +187,7 @@ Join RandomJoin(Rng& rng) {
   join.vocab_size = Any32(rng);
   join.rendezvous = Text(rng, 300);
   join.max_batch_tokens = Any32(rng);
+  join.comm_id = CommId(rng);
   join.startup = List<StartupPhase>(rng, 64, [](Rng& r) {
     return StartupPhase{Text(r, 20), Measure(r)};
   });
@@ -303,7 +309,8 @@ WorkerToRouter RandomWorkerToRouter(Rng& rng) {
 RouterToWorker RandomRouterToWorker(Rng& rng) {
   switch (rng.Below(5)) {
     case 0:
-      return GroupStart{rng.Next(), rng.Next(), rng.Next(), Text(rng, 300), Any32(rng)};
+      return GroupStart{rng.Next(),     rng.Next(), rng.Next(),
+                        Text(rng, 300), Any32(rng), CommId(rng)};
     case 1:
       return JoinRefused{Text(rng, 300)};
     default:

@@ -65,6 +65,7 @@ void Digest::Add(const RouterToWorker& message) {
   } else if (const auto* start = std::get_if<GroupStart>(&message)) {
     Add(start->group_incarnation);
     Add(start->kv_blocks);
+    for (uint8_t byte : start->comm_id) Add(byte);
   }
 }
 

@@ -16,6 +16,11 @@ constexpr size_t kFewRecords = 50;
 
 }  // namespace
 
+std::vector<uint8_t> CommIdOf(Incarnation start) {
+  const auto* bytes = reinterpret_cast<const uint8_t*>(&start);
+  return std::vector<uint8_t>(bytes, bytes + sizeof(start));
+}
+
 SimGroup::SimGroup(World* world, uint32_t index, uint64_t seed)
     : world_(world),
       index_(index),
@@ -68,8 +73,7 @@ void SimGroup::OnRankJoins(uint64_t life) {
 
 void SimGroup::JoinLate() {
   const SimOptions& options = world_->options();
-  kvern::Join join = MakeJoin(options.ranks - 1);
-  join.group_incarnation = former_;
+  kvern::Join join = MakeJoin(options.ranks - 1, former_);
   late_until_ = world_->now() + options.max_delay + options.router_turn;
   PeerId peer = world_->ConnectGroup(index_);
   world_->ToRouter(peer, WorkerSaid{peer, std::move(join)});
@@ -84,14 +88,14 @@ void SimGroup::OnDeath(uint64_t life) {
 }
 
 void SimGroup::Join(uint32_t rank) {
-  world_->ToRouter(peers_[rank], WorkerSaid{peers_[rank], MakeJoin(rank)});
+  world_->ToRouter(peers_[rank], WorkerSaid{peers_[rank], MakeJoin(rank, incarnation_)});
 }
 
-kvern::Join SimGroup::MakeJoin(uint32_t rank) {
+kvern::Join SimGroup::MakeJoin(uint32_t rank, Incarnation incarnation) {
   const SimOptions& options = world_->options();
   kvern::Join join;
   join.group = name_;
-  join.group_incarnation = incarnation_;
+  join.group_incarnation = incarnation;
   join.rank = rank;
   join.world = options.ranks;
   join.model = options.router.model;
@@ -101,6 +105,7 @@ kvern::Join SimGroup::MakeJoin(uint32_t rank) {
   join.max_seq_len = options.router.max_seq_len;
   join.vocab_size = options.router.vocab_size;
   join.max_batch_tokens = options.batch_tokens;
+  if (rank == 0) join.comm_id = CommIdOf(incarnation);
   return join;
 }
 

@@ -33,6 +33,9 @@ struct Running {
   std::array<uint8_t, kMaxChoices> starts = {};
 };
 
+// By which the ranks of one start of a group find each other.
+std::vector<uint8_t> CommIdOf(Incarnation start);
+
 class SimGroup {
  public:
   SimGroup(World* world, uint32_t index, uint64_t seed);
@@ -118,7 +121,7 @@ class SimGroup {
   void Join(uint32_t rank);
   // The last rank of the life before, over a connection of its own.
   void JoinLate();
-  kvern::Join MakeJoin(uint32_t rank);
+  kvern::Join MakeJoin(uint32_t rank, Incarnation incarnation);
   void JoinAll();
 
   World* world_;

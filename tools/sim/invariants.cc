@@ -75,6 +75,10 @@ void Simulation::CheckCommands(const ToWorker& to) {
     if (start->kv_blocks != group.kv_blocks() && start->group_incarnation == group.incarnation()) {
       Violate("S5: a group's capacity is not the smallest of its ranks'");
     }
+    // Who has it takes a rank's place among the GPUs of that start.
+    if (start->comm_id != CommIdOf(start->group_incarnation)) {
+      Violate("S2: ranks were handed the id of another start of their group");
+    }
   }
   if (const auto* commands = std::get_if<Commands>(&to.message)) {
     Sent& sent = sent_[group.name()];

@@ -122,11 +122,13 @@ void LeastRequests::OnJoin(PeerId peer, const Join& join, RouterEffects& effects
   }
   found->peers[join.rank] = peer;
   found->blocks = std::min(found->blocks, join.kv_blocks);
+  if (join.rank == 0) found->comm_id = join.comm_id;
   if (++found->joined < join.world) return;
   GroupStart start;
   start.router_incarnation = config_.router_incarnation;
   start.group_incarnation = found->incarnation;
   start.kv_blocks = found->blocks;
+  start.comm_id = found->comm_id;
   for (PeerId rank : found->peers) effects.to_workers.push_back({rank, start});
 }
 

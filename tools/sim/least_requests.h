@@ -31,6 +31,7 @@ class LeastRequests : public FrontEnd {
     std::vector<PeerId> peers;  // [world]
     uint32_t joined = 0;
     uint64_t blocks = 0;
+    std::vector<uint8_t> comm_id;
     bool live = false;
     bool left = false;
     uint64_t requests = 0;

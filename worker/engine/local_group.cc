@@ -61,7 +61,7 @@ void LocalGroup::RunRank(size_t index, std::unique_ptr<Communicator> comm) {
   std::optional<GroupStart> start = AwaitStart();
   if (!start) return;
   constexpr Duration kTimeout = 30 * kSecond;
-  absl::Status status = (*rank)->SetCommunicator(std::move(comm), kTimeout);
+  absl::Status status = (*rank)->SetCommunicator(std::move(comm), start->comm_id, kTimeout);
   if (status.ok()) status = (*rank)->Run(*start, index == 0 ? &port_ : nullptr);
   Ended(status);
 }

@@ -62,6 +62,9 @@ absl::StatusOr<std::unique_ptr<Rank>> Rank::Open(const Checkpoint& checkpoint,
   join.max_seq_len = rank->config_.max_seq_len;
   join.vocab_size = rank->model_.vocab_size;
   join.max_batch_tokens = rank->config_.max_batch_tokens;
+  if (config.gpu != nullptr && config.world > 1 && config.rank == 0) {
+    KVERN_ASSIGN_OR_RETURN(join.comm_id, config.gpu->NewCommId());
+  }
   return rank;
 }
 
@@ -177,13 +180,14 @@ void Rank::AddPhase(std::string name, double seconds) {
   join_.startup.insert(join_.startup.begin(), {std::move(name), seconds});
 }
 
-absl::Status Rank::SetCommunicator(std::unique_ptr<Communicator> comm, Duration timeout) {
+absl::Status Rank::SetCommunicator(std::unique_ptr<Communicator> comm,
+                                   std::span<const uint8_t> comm_id, Duration timeout) {
   // Every rank is up by now, so what is left takes no longer than this.
   constexpr Duration kConnectTimeout = 30 * kSecond;
   if (config_.gpu != nullptr && config_.world > 1) {
-    KVERN_ASSIGN_OR_RETURN(
-        comm, config_.gpu->NewCommunicator(device_.get(), std::move(comm), std::move(gathered_),
-                                           kConnectTimeout));
+    KVERN_ASSIGN_OR_RETURN(comm,
+                           config_.gpu->NewCommunicator(device_.get(), std::move(comm), comm_id,
+                                                        std::move(gathered_), kConnectTimeout));
   }
   comm->SetTimeout(timeout);
   comm_.Set(std::move(comm));

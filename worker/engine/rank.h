@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -57,9 +58,10 @@ class Rank {
   // Adds a phase that the caller has timed, in front of this rank's own.
   void AddPhase(std::string name, double seconds);
 
-  // The ranks have met. Call once, before Run. GPUs of several ranks meet by it now. `timeout`: how
-  // long a collective may wait for its peers from now on.
-  absl::Status SetCommunicator(std::unique_ptr<Communicator> comm, Duration timeout);
+  // The ranks have met. Call once, before Run. GPUs of several ranks meet now, by the `comm_id` of
+  // rank 0's Join. `timeout`: how long a collective may wait for its peers from now on.
+  absl::Status SetCommunicator(std::unique_ptr<Communicator> comm, std::span<const uint8_t> comm_id,
+                               Duration timeout);
 
   // Runs the group until it is told to stop (OK) or anything fails. `port` is rank 0's; null for
   // others. Whatever ends this rank ends the group: its peers' collectives fail.

@@ -97,7 +97,9 @@ struct ClientText {
 struct WorkerText {
   std::string operator()(const GroupStart& m) const {
     return absl::StrCat("start incarnation=", m.group_incarnation, " kv_blocks=", m.kv_blocks,
-                        " rendezvous=", m.rendezvous, " lease_ms=", m.lease_ms, "\n");
+                        " rendezvous=", m.rendezvous, " lease_ms=", m.lease_ms,
+                        m.comm_id.empty() ? "" : " comm_id=",
+                        std::string(m.comm_id.begin(), m.comm_id.end()), "\n");
   }
   std::string operator()(const JoinRefused& m) const {
     return absl::StrCat("refused: ", m.reason, "\n");

@@ -92,6 +92,8 @@ Join ParseJoin(Words& words) {
   join.vocab_size = static_cast<uint32_t>(words.Number("vocab", 100));
   join.max_batch_tokens = static_cast<uint32_t>(words.Number("batch_tokens"));
   join.rendezvous = words.Text("rendezvous");
+  const std::string comm_id = words.Text("comm_id");
+  join.comm_id.assign(comm_id.begin(), comm_id.end());
   return join;
 }
 

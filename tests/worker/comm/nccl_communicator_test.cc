@@ -40,6 +40,8 @@ constexpr size_t kMostValues = (1 << 20) + 4;  // an ordered sum takes two piece
 void OnGpus(const std::vector<int>& indices, bool ordered,
             const std::function<void(int, Member&, absl::Status)>& body) {
   auto control = NewLocalGroup(static_cast<int>(indices.size()));
+  const auto id = EmulatedBackend().NewCommId();
+  ASSERT_TRUE(id.ok()) << id.status();
   std::vector<std::thread> threads;
   for (size_t r = 0; r < indices.size(); ++r) {
     threads.emplace_back([&, r] {
@@ -57,7 +59,7 @@ void OnGpus(const std::vector<int>& indices, bool ordered,
         ASSERT_TRUE(memory.ok()) << memory.status();
         gathered = *std::move(memory);
       }
-      auto comm = EmulatedBackend().NewCommunicator(member.device.get(), std::move(control[r]),
+      auto comm = EmulatedBackend().NewCommunicator(member.device.get(), std::move(control[r]), *id,
                                                     std::move(gathered), 20 * kSecond);
       if (comm.ok()) member.comm = *std::move(comm);
       body(static_cast<int>(r), member, comm.status());
@@ -117,14 +119,42 @@ TEST(NcclCommunicator, ARankThatNeverComesIsAnErrorOfTheOthers) {
   auto control = NewLocalGroup(2);
   auto device = EmulatedBackend().NewDevice({.index = 0});
   ASSERT_TRUE(device.ok());
-  auto comm = EmulatedBackend().NewCommunicator(device->get(), std::move(control[0]), nullptr,
+  const auto id = EmulatedBackend().NewCommId();
+  ASSERT_TRUE(id.ok()) << id.status();
+  auto comm = EmulatedBackend().NewCommunicator(device->get(), std::move(control[0]), *id, nullptr,
                                                 50 * kMillisecond);
   ASSERT_FALSE(comm.ok());
   EXPECT_NE(comm.status().message().find("rank 1"), absl::string_view::npos) << comm.status();
 }
 
+// What the router hands out is theirs alone: another start's id, or none, connects nobody.
+TEST(NcclCommunicator, RanksWithDifferentIdsDoNotMeet) {
+  const auto ids = {*EmulatedBackend().NewCommId(), *EmulatedBackend().NewCommId()};
+  for (const std::vector<uint8_t>& other : {ids.begin()[1], std::vector<uint8_t>()}) {
+    auto control = NewLocalGroup(2);
+    std::vector<std::thread> threads;
+    for (size_t r = 0; r < 2; ++r) {
+      threads.emplace_back([&, r] {
+        auto device = EmulatedBackend().NewDevice({.index = static_cast<int>(r)});
+        ASSERT_TRUE(device.ok()) << device.status();
+        const absl::Status met =
+            EmulatedBackend()
+                .NewCommunicator(device->get(), std::move(control[r]),
+                                 r == 0 ? ids.begin()[0] : other, nullptr, 50 * kMillisecond)
+                .status();
+        const char* why = other.empty() ? "rank 1: the id to connect by has 0 bytes, NCCL's has 128"
+                                        : "rank 1: NCCL, connecting: not done within 50 ms";
+        EXPECT_NE(met.message().find(why), absl::string_view::npos) << met;
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+}
+
 TEST(NcclCommunicator, WhyARankFailsAtOnceIsToldOnEveryRank) {
   auto control = NewLocalGroup(2);
+  const auto id = EmulatedBackend().NewCommId();
+  ASSERT_TRUE(id.ok()) << id.status();
   std::vector<std::thread> threads;
   for (size_t r = 0; r < 2; ++r) {
     threads.emplace_back([&, r] {
@@ -134,7 +164,7 @@ TEST(NcclCommunicator, WhyARankFailsAtOnceIsToldOnEveryRank) {
       // Rank 1 waits for the other as long as it may.
       const absl::Status met =
           EmulatedBackend()
-              .NewCommunicator(device->get(), std::move(control[r]), nullptr, 1 * kSecond)
+              .NewCommunicator(device->get(), std::move(control[r]), *id, nullptr, 1 * kSecond)
               .status();
       EXPECT_NE(met.message().find("rank 0: NCCL, connecting: unhandled cuda error"),
                 absl::string_view::npos)

@@ -59,7 +59,7 @@ Answers RunGroup(const Shape& shape, const std::vector<Dispatch>& requests,
   EXPECT_TRUE(group.ok()) << group.status();
   EXPECT_EQ((*group)->joins().size(), shape.world);
   if (joins != nullptr) *joins = (*group)->joins();
-  (*group)->Start(GroupStart{1, 5, shape.kv_blocks, "", 10000});
+  (*group)->Start(GroupStart{1, 5, shape.kv_blocks, "", 10000, (*group)->joins()[0].comm_id});
   (*group)->Push(Commands{5, 1, requests, {}, true});
   Answers answers;
   while (true) {
@@ -165,7 +165,7 @@ TEST_P(SameTokens, ALaterEpochGoesOn) {
       OpenModel(shape.model), ConfigOf(shape),
       [&](WorkerToRouter message) { box.Put(std::move(message)); }, [](const absl::Status&) {});
   ASSERT_TRUE(group.ok());
-  (*group)->Start(GroupStart{1, 5, 400, "", 10000});
+  (*group)->Start(GroupStart{1, 5, 400, "", 10000, {}});
   (*group)->Push(Commands{5, 1, {request}, {}, true});
   Tokens rest_of_first;
   Tokens all_of_second;
@@ -273,6 +273,9 @@ TEST(LocalGroup, AGpuGivesWhatItHasFreeToKeysAndValues) {
     EXPECT_LE(bytes, kMemory / 10 * 9 - join.weights_bytes - join.workspace_bytes);
     EXPECT_GE(bytes, kMemory / 10 * 9 - kMemory / 4);
   }
+  // By which the GPUs will find each other.
+  EXPECT_FALSE((*group)->joins()[0].comm_id.empty());
+  EXPECT_TRUE((*group)->joins()[1].comm_id.empty());
 }
 
 // Weights, workspace, keys and values are one allocation, on ranks of different size, and nothing

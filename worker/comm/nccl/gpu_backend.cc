@@ -14,11 +14,14 @@ class Backend final : public GpuBackend {
   absl::StatusOr<std::unique_ptr<Device>> NewDevice(const GpuDeviceConfig& config) const override {
     return CudaDevice::Open(config);
   }
+  absl::StatusOr<std::vector<uint8_t>> NewCommId() const override {
+    return NcclCommunicator::NewId();
+  }
   absl::StatusOr<std::unique_ptr<Communicator>> NewCommunicator(
-      Device* device, std::unique_ptr<Communicator> control, std::unique_ptr<Buffer> gathered,
-      Duration timeout) const override {
+      Device* device, std::unique_ptr<Communicator> control, std::span<const uint8_t> id,
+      std::unique_ptr<Buffer> gathered, Duration timeout) const override {
     auto& context = static_cast<CudaDevice*>(device)->context();
-    return NcclCommunicator::Meet(context, std::move(control), std::move(gathered), timeout);
+    return NcclCommunicator::Meet(context, std::move(control), id, std::move(gathered), timeout);
   }
   size_t GatheredBytes(int world) const override { return NcclCommunicator::GatheredBytes(world); }
 };

@@ -8,6 +8,7 @@
 #include <condition_variable>
 #include <cstdio>
 #include <cstring>
+#include <iterator>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -35,6 +36,15 @@ struct Report {
   char reason[252];
 };
 
+// `comm`: whose last error has more to say; null: none.
+absl::Status ResultStatus(ncclResult_t result, ncclComm_t comm, const char* what) {
+  if (result == ncclSuccess) return absl::OkStatus();
+  std::string detail = ncclGetErrorString(result);
+  const char* last = ncclGetLastError(comm);
+  if (last != nullptr && *last != '\0') absl::StrAppend(&detail, ": ", last);
+  return Unavailable("NCCL, ", what, ": ", detail);
+}
+
 // The calling thread's wait for `comm` to be gone, however it goes.
 void AbortWithin(std::chrono::seconds patience, ncclComm_t comm, int device) {
   struct State {
@@ -59,9 +69,15 @@ void AbortWithin(std::chrono::seconds patience, ncclComm_t comm, int device) {
 
 }  // namespace
 
+absl::StatusOr<std::vector<uint8_t>> NcclCommunicator::NewId() {
+  ncclUniqueId id = {};
+  KVERN_RETURN_IF_ERROR(ResultStatus(ncclGetUniqueId(&id), nullptr, "making a unique id"));
+  return std::vector<uint8_t>(std::begin(id.internal), std::end(id.internal));
+}
+
 absl::StatusOr<std::unique_ptr<Communicator>> NcclCommunicator::Meet(
-    CudaContext& context, std::unique_ptr<Communicator> control, std::unique_ptr<Buffer> gathered,
-    Duration timeout) {
+    CudaContext& context, std::unique_ptr<Communicator> control, std::span<const uint8_t> id,
+    std::unique_ptr<Buffer> gathered, Duration timeout) {
   std::unique_ptr<NcclCommunicator> made(
       new NcclCommunicator(context, std::move(control), std::move(gathered)));
   Communicator& peers = *made->control_;
@@ -69,7 +85,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> NcclCommunicator::Meet(
               made->gathered_->bytes() >= GatheredBytes(peers.world()));
   peers.SetTimeout(timeout);
   Report mine = {};
-  const absl::Status connected = made->Connect(timeout);
+  const absl::Status connected = made->Connect(id, timeout);
   mine.failed = connected.ok() ? 0 : 1;
   std::snprintf(mine.reason, sizeof(mine.reason), "%s", std::string(connected.message()).c_str());
   // Who fails at once waits for those who wait for it in Connect: its reason is what they are to
@@ -102,17 +118,17 @@ NcclCommunicator::~NcclCommunicator() {
   AbortWithin(works ? kLeavePatience : kAbortPatience, comm_, context_.index());
 }
 
-absl::Status NcclCommunicator::Connect(Duration timeout) {
-  ncclUniqueId id = {};
+absl::Status NcclCommunicator::Connect(std::span<const uint8_t> id, Duration timeout) {
+  ncclUniqueId unique_id = {};
+  if (id.size() != sizeof(unique_id.internal)) {
+    return InvalidArgument("the id to connect by has ", id.size(), " bytes, NCCL's has ",
+                           sizeof(unique_id.internal));
+  }
+  std::memcpy(unique_id.internal, id.data(), id.size());
   context_.Enter();
-  ncclResult_t made = ncclSuccess;
-  if (rank() == 0) made = ncclGetUniqueId(&id);
-  // All ranks take part even when rank 0 has none to give: they fail together.
-  KVERN_RETURN_IF_ERROR(control_->Broadcast(&id, sizeof(id), 0));
-  KVERN_RETURN_IF_ERROR(CallStatus(made, "making a unique id"));
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
-  const ncclResult_t result = ncclCommInitRankConfig(&comm_, world(), id, rank(), &config);
+  const ncclResult_t result = ncclCommInitRankConfig(&comm_, world(), unique_id, rank(), &config);
   if (result != ncclSuccess && result != ncclInProgress) return CallStatus(result, "connecting");
   return Settle(timeout, "connecting");
 }
@@ -133,11 +149,7 @@ absl::Status NcclCommunicator::Settle(Duration timeout, const char* what) {
 }
 
 absl::Status NcclCommunicator::CallStatus(ncclResult_t result, const char* what) {
-  if (result == ncclSuccess) return absl::OkStatus();
-  std::string detail = ncclGetErrorString(result);
-  const char* last = ncclGetLastError(comm_);
-  if (last != nullptr && *last != '\0') absl::StrAppend(&detail, ": ", last);
-  return Unavailable("NCCL, ", what, ": ", detail);
+  return ResultStatus(result, comm_, what);
 }
 
 absl::Status NcclCommunicator::Called(ncclResult_t result, const char* what) {

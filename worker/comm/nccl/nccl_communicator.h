@@ -4,7 +4,10 @@
 #include <nccl.h>
 
 #include <atomic>
+#include <cstdint>
 #include <memory>
+#include <span>
+#include <vector>
 
 #include "cluster/base/time.h"
 #include "worker/comm/communicator.h"
@@ -20,9 +23,11 @@ namespace kvern::inline KVERN_GPU_BUILD {
 // peer is noticed too.
 class NcclCommunicator final : public Communicator {
  public:
-  // See GpuBackend::NewCommunicator.
+  // See GpuBackend::NewCommId and NewCommunicator.
+  static absl::StatusOr<std::vector<uint8_t>> NewId();
   static absl::StatusOr<std::unique_ptr<Communicator>> Meet(CudaContext& context,
                                                             std::unique_ptr<Communicator> control,
+                                                            std::span<const uint8_t> id,
                                                             std::unique_ptr<Buffer> gathered,
                                                             Duration timeout);
   static size_t GatheredBytes(int world);
@@ -47,7 +52,7 @@ class NcclCommunicator final : public Communicator {
                    std::unique_ptr<Buffer> gathered)
       : context_(context), control_(std::move(control)), gathered_(std::move(gathered)) {}
 
-  absl::Status Connect(Duration timeout);
+  absl::Status Connect(std::span<const uint8_t> id, Duration timeout);
   // Waits until NCCL is done with what it does in the background.
   absl::Status Settle(Duration timeout, const char* what);
   // What a collective that answered `result` came to: as a rule NCCL enqueues it in the background.
