@@ -131,7 +131,8 @@ absl::StatusOr<uint64_t> Rank::KvMemory() {
   if (memory.free_bytes > kept) return memory.free_bytes - kept;
   return absl::ResourceExhaustedError(absl::StrCat(
       "no memory for keys and values: ", memory.free_bytes, " of the device's ", memory.total_bytes,
-      " bytes are free beside weights and workspace, of which ", kept, " are to stay free"));
+      " bytes are free beside weights (", join_.weights_bytes, ") and workspace (",
+      join_.workspace_bytes, "), of which ", kept, " are to stay free"));
 }
 
 absl::Status Rank::AllocateKv() {
