@@ -53,7 +53,7 @@ bool RouterImpl::MayRun(const Request& request) const {
 
 bool RouterImpl::TooLate(const Group& group, Request& request) {
   if (group.running.empty()) return false;  // never by prediction alone
-  Duration prefill = FirstTokenTime(group, request);
+  Duration prefill = FirstTokenTime(groups_.load(group.index), request);
   if (now_ + prefill <= request.ttft_deadline) return false;
   Fail(request, {ErrorCode::kDeadlineExceeded,
                  absl::StrCat("ttft_deadline_ms would pass: it waited ",
@@ -124,6 +124,8 @@ void RouterImpl::DispatchTo(Group& group, Request& request) {
   dispatch.eos_ids = config_.eos_ids;
   dispatch.service_class = request.service_class;
   group.pending.dispatches.push_back(std::move(dispatch));
+  groups_.NotePending(group);
+  NoteLoad(group);
 }
 
 void RouterImpl::DrainGroups() {
@@ -134,13 +136,14 @@ void RouterImpl::DrainGroups() {
     if (!group.live() || group.drain_sent || brings_work) continue;
     group.pending.drain = true;
     group.drain_sent = true;
+    groups_.NotePending(group);
+    NoteLoad(group);
   }
 }
 
 void RouterImpl::FlushCommands() {
-  for (size_t i = 0; i < groups_.size(); ++i) {
-    Group& group = groups_.at(i);
-    if (group.live() && group.HasPending()) SendCommands(group);
+  for (Group* group : groups_.TakePending()) {
+    if (group->live() && group->HasPending()) SendCommands(*group);
   }
 }
 

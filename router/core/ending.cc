@@ -89,6 +89,7 @@ void RouterImpl::CancelChoice(Request& request, uint32_t index) {
                cancels.back().all_choices;
   if (whole) return;  // the cancel of an earlier choice covers this one
   cancels.push_back({request.id, request.epoch, request.answered, request.answered ? 0 : index});
+  groups_.NotePending(group);
 }
 
 void RouterImpl::Settle(Request& request) {

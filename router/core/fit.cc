@@ -135,37 +135,59 @@ bool RouterImpl::PrefillRoom(Group& group, uint32_t prompt_tokens) const {
   return overtakes;
 }
 
-Duration RouterImpl::FirstTokenTime(const Group& group, const Request& request) const {
-  uint64_t tokens = PrefillBacklog(group) + request.prompt_tokens;
+GroupLoad RouterImpl::LoadOf(const Group& group) const {
+  GroupLoad load;
+  load.takes_work = group.live() && !group.drain_sent;
+  if (!load.takes_work) return load;
+  load.busy = !group.running.empty();
+  load.total = group.ledger->total();
+  load.share = (group.ledger->worst_case().tokens_pool() << 20) / load.total.tokens_pool();
+  load.chunk = ChunkOf(group);
+  load.backlog = PrefillBacklog(group);
+  load.speed = group.steps.speed();
+  return load;
+}
+
+void RouterImpl::NoteLoad(const Group& group) { groups_.NoteLoad(group, LoadOf(group)); }
+
+Duration RouterImpl::FirstTokenTime(const GroupLoad& load, const Request& request) const {
+  uint64_t tokens = load.backlog + request.prompt_tokens;
   // A long prompt leaves a part of each step to short ones that come after it.
-  if (tokens > ChunkOf(group)) tokens += tokens / (kShortPromptShare - 1);
+  if (tokens > load.chunk) tokens += tokens / (kShortPromptShare - 1);
   // The step under way ends first.
-  return PrefillTime(group, tokens) + (group.running.empty() ? 0 : group.steps.MeanStep(now_));
+  return load.speed.Prefill(now_, tokens, load.chunk) + (load.busy ? load.speed.MeanStep(now_) : 0);
 }
 
 Group* RouterImpl::BestGroup(const Request& request) {
-  std::vector<const Group*> tried;
+  tried_.clear();
   for (int attempt = 0; attempt < kGroupsTried; ++attempt) {
-    // Predicted finish, then the smallest share of its blocks promised, then order.
-    Group* best = nullptr;
-    std::pair<Duration, uint64_t> best_score;
-    for (size_t i = 0; i < groups_.size(); ++i) {
-      Group& group = groups_.at(i);
-      if (!TakesWork(group) || !request.need.Within(group.ledger->total())) continue;
-      if (std::find(tried.begin(), tried.end(), &group) != tried.end()) continue;
-      Duration finish =
-          FirstTokenTime(group, request) + group.steps.MeanStep(now_) * request.expected_tokens;
-      uint64_t share =
-          (group.ledger->worst_case().tokens_pool() << 20) / group.ledger->total().tokens_pool();
-      // The last try is the emptiest: those that look best may all be full while others are idle.
-      std::pair score(attempt + 1 < kGroupsTried ? finish : 0, share);
-      if (best == nullptr || score < best_score)
-        std::tie(best, best_score) = std::pair(&group, score);
-    }
+    // The last try is the emptiest: those that look best may all be full while others are idle.
+    Group* best = BestOfUntried(request, /*emptiest=*/attempt + 1 == kGroupsTried);
     if (best == nullptr || Fits(*best, request)) return best;
-    tried.push_back(best);
+    tried_.push_back(best->index);
   }
   return nullptr;
+}
+
+Group* RouterImpl::BestOfUntried(const Request& request, bool emptiest) {
+  Group* best = nullptr;
+  // Predicted finish, then the smallest share of its blocks promised, then order.
+  std::pair<Duration, uint64_t> best_score;
+  for (size_t i = 0; i < groups_.size(); ++i) {
+    const GroupLoad& load = groups_.load(i);
+    if (!load.takes_work) continue;
+    Duration step = load.speed.MeanStep(now_);
+    Duration finish = emptiest ? 0 : step * (request.expected_tokens + (load.busy ? 1 : 0));
+    // Most are out of the question before their prefill is looked at.
+    if (best != nullptr && finish > best_score.first) continue;
+    if (!emptiest) finish = FirstTokenTime(load, request) + step * request.expected_tokens;
+    std::pair score(finish, load.share);
+    if (best != nullptr && !(score < best_score)) continue;
+    if (!request.need.Within(load.total) || std::ranges::count(tried_, i) > 0) continue;
+    Group& group = groups_.at(i);
+    if (TakesWork(group)) std::tie(best, best_score) = std::pair(&group, score);
+  }
+  return best;
 }
 
 }  // namespace kvern::router

@@ -114,7 +114,7 @@ void RouterImpl::RefuseGroup(Group& group, std::string reason) {
 void RouterImpl::StartGroup(Group& group) {
   uint64_t blocks = group.ranks[0].kv_blocks;
   for (const Join& rank : group.ranks) blocks = std::min(blocks, rank.kv_blocks);
-  group.total_blocks = blocks;
+  groups_.SetTotal(group, blocks);
   group.ledger.emplace(blocks);
   group.state = GroupState::kStarting;
   group.pending = Commands{};
@@ -216,6 +216,7 @@ void RouterImpl::LoseGroup(Group& group, const std::string& reason, bool tell) {
     EndStreams(group, "was lost");
   }
   group.state = GroupState::kLost;
+  NoteLoad(group);
   SetGroupTimer(group, now_ + config_.group_memory);
 }
 

@@ -1,6 +1,7 @@
 #include "router/core/groups.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
@@ -33,7 +34,9 @@ Group* GroupTable::Add(const std::string& name) {
   auto group = std::make_unique<Group>();
   group->number = next_number_++;
   group->name = name;
+  group->index = groups_.size();
   groups_.push_back(std::move(group));
+  loads_.emplace_back();
   return groups_.back().get();
 }
 
@@ -50,7 +53,12 @@ Group* GroupTable::Surplus() {
 void GroupTable::Remove(Group& group) {
   KVERN_CHECK(group.running.empty());
   UnmapPeers(group);
-  std::erase_if(groups_, [&](const auto& entry) { return entry.get() == &group; });
+  std::erase(pending_, &group);
+  auto place = static_cast<ptrdiff_t>(group.index);
+  loads_.erase(loads_.begin() + place);
+  groups_.erase(groups_.begin() + place);
+  for (size_t i = static_cast<size_t>(place); i < groups_.size(); ++i) groups_[i]->index = i;
+  FindLargestTotal();
 }
 
 void GroupTable::MapPeer(PeerId peer, Group& group) { by_peer_.Insert(peer, &group); }
@@ -62,10 +70,26 @@ void GroupTable::UnmapPeers(Group& group) {
   }
 }
 
-uint64_t GroupTable::LargestTotal() const {
-  uint64_t largest = 0;
-  for (const auto& group : groups_) largest = std::max(largest, group->total_blocks);
-  return largest;
+void GroupTable::SetTotal(Group& group, uint64_t blocks) {
+  group.total_blocks = blocks;
+  FindLargestTotal();
+}
+
+void GroupTable::FindLargestTotal() {
+  largest_total_ = 0;
+  for (const auto& group : groups_) largest_total_ = std::max(largest_total_, group->total_blocks);
+}
+
+void GroupTable::NotePending(Group& group) {
+  if (!std::exchange(group.listed, true)) pending_.push_back(&group);
+}
+
+const std::vector<Group*>& GroupTable::TakePending() {
+  taken_.clear();
+  taken_.swap(pending_);
+  for (Group* group : taken_) group->listed = false;
+  std::ranges::sort(taken_, {}, &Group::index);
+  return taken_;
 }
 
 std::string GroupNameFault(const std::string& name) {

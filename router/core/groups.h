@@ -47,9 +47,23 @@ struct Unanswered {
   }
 };
 
+// What the choice among the groups asks of each, side by side for all of them: it is made for every
+// request, and a group's own entry is large.
+struct GroupLoad {
+  bool takes_work = false;  // live and not draining; if not, nothing else is set
+  bool busy = false;        // something runs on it
+  PoolBlocks total;
+  uint64_t share = 0;    // of its blocks promised, in 2^-20
+  uint64_t chunk = 0;    // tokens that a step prefills
+  uint64_t backlog = 0;  // tokens to prefill
+  StepSpeed speed;
+  friend bool operator==(const GroupLoad&, const GroupLoad&) = default;
+};
+
 // A group keeps its entry over incarnations, so that its size stays known while it restarts.
 struct Group {
   uint64_t number = 0;  // order of first appearance; never reused
+  size_t index = 0;     // in the table, which is in that order
   std::string name;
   GroupState state = GroupState::kJoining;
   Incarnation incarnation = 0;
@@ -65,6 +79,7 @@ struct Group {
   std::vector<Request*> running;  // dispatched and not released
   std::vector<Request*> closing;  // of these, the ones whose release waits for an acknowledgement
   Commands pending;               // of this turn
+  bool listed = false;            // in GroupTable's list of those with something pending
   uint64_t pending_bytes = 0;     // of its dispatches
   uint64_t next_sequence = 1;     // of `pending`
   uint64_t acked = 0;
@@ -117,12 +132,29 @@ class GroupTable {
   void MapPeer(PeerId peer, Group& group);
   void UnmapPeers(Group& group);
 
+  // Sets the blocks of a group that is complete.
+  void SetTotal(Group& group, uint64_t blocks);
   // Blocks of the largest group that is or was complete, 0 when none was: what never fits is beyond
   // it.
-  uint64_t LargestTotal() const;
+  uint64_t LargestTotal() const { return largest_total_; }
+
+  // As of the last NoteLoad. REQUIRES: index < size().
+  const GroupLoad& load(size_t index) const { return loads_[index]; }
+  void NoteLoad(const Group& group, const GroupLoad& load) { loads_[group.index] = load; }
+
+  // The group has something to say at the end of the turn.
+  void NotePending(Group& group);
+  // Those that said so since the last call, in the table's order.
+  const std::vector<Group*>& TakePending();
 
  private:
+  void FindLargestTotal();
+
   std::vector<std::unique_ptr<Group>> groups_;
+  std::vector<GroupLoad> loads_;  // [groups]
+  std::vector<Group*> pending_;
+  std::vector<Group*> taken_;
+  uint64_t largest_total_ = 0;
   IdMap<PeerId, Group*> by_peer_;
   uint64_t next_number_ = 1;
 };

@@ -8,13 +8,17 @@
 namespace kvern::router {
 namespace {
 
-// The snapshot below costs a pass over all that runs; it is taken this often at most.
+// The snapshot below costs a pass over all that runs; it is taken this often at most, and where so
+// much runs that passes would take a greater part of the time, less often.
 constexpr Duration kSnapshotAge = 10 * kMillisecond;
+constexpr Duration kSnapshotAgePerRequest = 1 * kMicrosecond;
 
 }  // namespace
 
 void RouterImpl::RefreshDrain() {
-  if (drain_.taken && now_ - drain_.taken_at < kSnapshotAge) return;
+  Duration age =
+      std::max(kSnapshotAge, static_cast<Duration>(drain_.requests) * kSnapshotAgePerRequest);
+  if (drain_.taken && now_ - drain_.taken_at < age) return;
   drain_ = Drain();
   drain_.taken = true;
   drain_.taken_at = now_;
@@ -28,6 +32,7 @@ void RouterImpl::RefreshDrain() {
     uint64_t limit = StandardLimit(group).tokens_pool();
     drain_.free_blocks += limit - std::min(limit, ReservedBlocks(group).tokens_pool());
     Duration step = group.steps.MeanStep(now_);
+    drain_.requests += group.running.size();
     for (Request* request : group.running) {
       Foresee(*request);
       uint64_t produced = std::min(request->Produced(), request->expected_tokens);

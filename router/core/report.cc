@@ -59,6 +59,7 @@ void RouterImpl::OnReport(PeerId peer, StepReport report) {
   report.runs.clear();
   report.nacks.clear();
   group->report = std::move(report);
+  NoteLoad(*group);
 }
 
 std::string RouterImpl::ReportFault(const Group& group, const StepReport& report) const {

@@ -115,10 +115,15 @@ class RouterImpl {
   uint64_t ChunkOf(const Group& group) const;
   Duration PrefillTime(const Group& group, uint64_t tokens) const;
   uint64_t PrefillBacklog(const Group& group) const;  // tokens
+  GroupLoad LoadOf(const Group& group) const;
+  // After every change of what LoadOf says; Audit compares.
+  void NoteLoad(const Group& group);
   // From its dispatch to its first token.
-  Duration FirstTokenTime(const Group& group, const Request& request) const;
+  Duration FirstTokenTime(const GroupLoad& load, const Request& request) const;
   // The group where the request fits and is expected to finish first; null: it fits nowhere now.
   Group* BestGroup(const Request& request);
+  // Whether it fits or not. Null: there is none but those in `tried_`. O(groups), some ns each.
+  Group* BestOfUntried(const Request& request, bool emptiest);
 
   // ---- predict.cc
   void RefreshDrain();
@@ -226,6 +231,7 @@ class RouterImpl {
     bool taken = false;
     Time taken_at = 0;
     size_t groups = 0;              // that take work
+    uint64_t requests = 0;          // that run on them
     const Group* sample = nullptr;  // one of them; groups are not removed within `taken_at`'s turn
     uint64_t free_blocks = 0;
     Duration prefill_backlog = 0;  // mean over the groups
@@ -234,6 +240,7 @@ class RouterImpl {
   Drain drain_;
   bool dispatch_due_ = false;  // something changed that may let a waiting request run
   std::vector<Request*> candidates_;
+  std::vector<size_t> tried_;     // groups that the request at hand does not fit on
   std::vector<Request*> paused_;  // have deltas kept for them
   uint64_t kept_bytes_ = 0;       // of all clients
   bool draining_ = false;

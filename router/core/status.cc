@@ -111,6 +111,9 @@ absl::StatusOr<RequestStatus> RouterImpl::Find(const RequestId& id) {
 }
 
 void RouterImpl::AuditGroup(const Group& group) const {
+  KVERN_CHECK(&groups_.at(group.index) == &group) << group.name;
+  KVERN_CHECK(groups_.load(group.index) == LoadOf(group)) << group.name;
+  KVERN_CHECK(group.listed || !group.HasPending()) << group.name;
   if (!group.complete()) {
     KVERN_CHECK(group.running.empty()) << group.name;
     return;

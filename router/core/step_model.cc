@@ -28,37 +28,32 @@ void StepModel::Observe(Time now, uint64_t steps, uint64_t step_us, uint64_t pre
   tokens_ += kOne * tokens;
   time_tokens_ += kOne * us * tokens;
   tokens_tokens_ += kOne * tokens * tokens;
-  line_ = Fit();
-  observed_at_ = now;
+  speed_.known_until = now + kMemory;
+  speed_.mean = static_cast<Duration>(time_ * 1000 / weight_);
+  Fit();
 }
 
-Duration StepModel::MeanStep(Time now) const {
-  if (!known(now)) return 0;
-  return static_cast<Duration>(time_ * 1000 / weight_);
-}
-
-StepModel::Line StepModel::Fit() const {
+void StepModel::Fit() {
   __int128 w = weight_, t = time_, p = tokens_, tp = time_tokens_, pp = tokens_tokens_;
   __int128 variance = w * pp - p * p;
   __int128 covariance = w * tp - p * t;
-  Line line;
+  speed_.fixed_ns = speed_.ns_per_token = 0;
   // A line needs steps of different sizes: below one token of deviation it is noise.
   if (variance > w * w && covariance > 0) {
-    line.ns_per_token = static_cast<uint64_t>(covariance * 1000 / variance);
+    speed_.ns_per_token = static_cast<uint64_t>(covariance * 1000 / variance);
   } else if (pp > 0 && variance <= w * w) {
-    line.ns_per_token = static_cast<uint64_t>(t * 1000 / std::max<__int128>(p, 1));
-    return line;  // all steps alike: the rate is all that is known
+    speed_.ns_per_token = static_cast<uint64_t>(t * 1000 / std::max<__int128>(p, 1));
+    return;  // all steps alike: the rate is all that is known
   }
-  __int128 fixed = (t * 1000 - p * static_cast<__int128>(line.ns_per_token)) / w;
-  line.fixed_ns = fixed > 0 ? static_cast<uint64_t>(fixed) : 0;
-  return line;
+  __int128 fixed = (t * 1000 - p * static_cast<__int128>(speed_.ns_per_token)) / w;
+  speed_.fixed_ns = fixed > 0 ? static_cast<uint64_t>(fixed) : 0;
 }
 
-Duration StepModel::Prefill(Time now, uint64_t tokens, uint64_t chunk) const {
+Duration StepSpeed::Prefill(Time now, uint64_t tokens, uint64_t chunk) const {
   if (!known(now) || tokens == 0) return 0;
   KVERN_CHECK(chunk > 0);
   uint64_t steps = (tokens + chunk - 1) / chunk;
-  return static_cast<Duration>(steps * line_.fixed_ns + tokens * line_.ns_per_token);
+  return static_cast<Duration>(steps * fixed_ns + tokens * ns_per_token);
 }
 
 }  // namespace kvern::router

@@ -63,9 +63,7 @@ void Simulation::NoteLinedUp(const RouterEffects& effects) {
     const auto* accepted = std::get_if<Accepted>(&to.message);
     if (accepted != nullptr) lined_up_.requests.push_back(accepted->request_id);
   }
-  for (const auto& [name, sent] : sent_) {
-    if (sent.event == queue_.executed()) lined_up_ = Sent();
-  }
+  if (sent_at_ == queue_.executed()) lined_up_ = Sent();
 }
 
 void Simulation::CheckCommands(const ToWorker& to) {
@@ -81,7 +79,8 @@ void Simulation::CheckCommands(const ToWorker& to) {
     }
   }
   if (const auto* commands = std::get_if<Commands>(&to.message)) {
-    Sent& sent = sent_[group.name()];
+    Sent& sent = sent_[network_.At(to.worker).owner];
+    sent_at_ = queue_.executed();
     if (sent.event != queue_.executed()) sent = {queue_.executed(), {}};
     for (const Dispatch& dispatch : commands->dispatches) {
       checker_.Dispatched(now(), dispatch, group.kv_blocks());
@@ -182,7 +181,7 @@ void Simulation::CheckGroup(const GroupStatus& seen) {
 
 // When the audit comes right after the turn, the router's numbers are still those it decided by.
 void Simulation::CheckSent(const GroupStatus& seen, const SimGroup& group) {
-  const Sent& sent = sent_[seen.name];
+  const Sent& sent = sent_[group_by_name_.at(seen.name)];
   if (sent.requests.empty() || sent.event != queue_.executed()) return;
   if (seen.report_age >= options_.router.group_lease / 2) {
     Violate(absl::StrCat("S12: ", seen.name, " got work, its last report is ",

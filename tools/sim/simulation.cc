@@ -52,6 +52,7 @@ Simulation::Simulation(const SimOptions& options, Workload& workload,
     groups_.push_back(std::make_unique<SimGroup>(this, i, HashCounter(options.seed, 5, i)));
     group_by_name_[groups_.back()->name()] = i;
   }
+  sent_.resize(groups_.size());
   slots_.resize(workload.clients().size());
   fairness_bound_ = FairnessBound();
   groups_delay_ = options.faults.AnyOf(

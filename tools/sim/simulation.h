@@ -173,7 +173,8 @@ class Simulation : public World, private FaultTargets {
     uint64_t event = 0;
     std::vector<RequestId> requests;
   };
-  std::map<std::string, Sent> sent_;
+  std::vector<Sent> sent_;  // [groups]
+  uint64_t sent_at_ = 0;    // the event at which anything was sent to any of them
   Sent lined_up_;  // the one request that was accepted in a turn of one event, and not sent
 
   std::vector<RequestId> waiting_;  // accepted, and last seen in the queue
