@@ -14,8 +14,13 @@ constexpr uint64_t Mix64(uint64_t x) {
 }
 
 // Counter-based generator: the same (key, a, b, c) gives the same bits, no state is kept.
+// In two parts, for whoever draws many times with the same (key, a).
+constexpr uint64_t HashStem(uint64_t key, uint64_t a) { return Mix64(Mix64(key) ^ a); }
+constexpr uint64_t HashFromStem(uint64_t stem, uint64_t b, uint64_t c = 0) {
+  return Mix64(Mix64(stem + b) ^ c);
+}
 constexpr uint64_t HashCounter(uint64_t key, uint64_t a, uint64_t b = 0, uint64_t c = 0) {
-  return Mix64(Mix64(Mix64(Mix64(key) ^ a) + b) ^ c);
+  return HashFromStem(HashStem(key, a), b, c);
 }
 
 // A uniform float64 in (0, 1): never 0 and never 1, so its logarithm is finite.

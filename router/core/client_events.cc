@@ -95,6 +95,7 @@ void RouterImpl::SendToClient(PeerId peer, RouterToClient message) {
 
 void RouterImpl::FlushDeltas(Client& client) {
   if (client.pending.empty()) return;
+  client.last_pending = client.pending.size();
   out_->to_clients.push_back({client.id, Deltas{std::move(client.pending)}});
   client.pending.clear();
 }

@@ -50,8 +50,11 @@ void ClientTable::Close(Client& client, Request& request, Time now) {
   }
 }
 
-void ClientTable::Append(Client& client, Delta delta) {
-  if (client.pending.empty()) dirty_.push_back(client.id);
+void ClientTable::Append(Client& client, Delta&& delta) {
+  if (client.pending.empty()) {
+    dirty_.push_back(client.id);
+    client.pending.reserve(client.last_pending);
+  }
   client.pending.push_back(std::move(delta));
 }
 

@@ -26,6 +26,7 @@ struct Client {
   Time lease_at = kTimeMax;    // of its entry in Timers; kTimeMax: none
   std::vector<Request*> open;  // not answered
   std::vector<Delta> pending;  // of this turn
+  size_t last_pending = 0;     // how many there were when they were last sent
   bool gives_credit = false;   // of this incarnation
   uint64_t kept_bytes = 0;     // kept for its paused streams
 };
@@ -47,7 +48,7 @@ class ClientTable {
   void Close(Client& client, Request& request, Time now);
 
   // Puts a delta into the client's message of this turn.
-  void Append(Client& client, Delta delta);
+  void Append(Client& client, Delta&& delta);
   // Clients with pending deltas, by the first of them; clears the list.
   std::vector<PeerId> TakeDirty() { return std::exchange(dirty_, {}); }
 

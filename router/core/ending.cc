@@ -108,6 +108,8 @@ void RouterImpl::Release(Request& request) {
     Observe(counters_.cancel_to_free_seconds, now_ - request.cancelled_at);
   }
   std::erase(group.closing, &request);
+  std::ranges::replace(group.heard, &request, nullptr);
+  std::ranges::replace(hearing_, &request, nullptr);
   // The id is free from here on: a cancel not yet sent must not meet its next use.
   std::erase_if(group.pending.cancels,
                 [&](const CancelDispatch& cancel) { return cancel.request_id == request.id; });

@@ -26,7 +26,7 @@ bool RouterImpl::HasCredit(const Client& client, const Request& request, const D
   return unread == 0 || unread + delta.token_ids.size() <= config_.stream_window;
 }
 
-void RouterImpl::Forward(Client& client, Request& request, Delta delta) {
+void RouterImpl::Forward(Client& client, Request& request, Delta&& delta) {
   request.delivered += delta.token_ids.size();
   bool last = request.kept == nullptr && request.AllClientDone();
   if (last) delta.usage = UsageOf(request);
@@ -34,7 +34,7 @@ void RouterImpl::Forward(Client& client, Request& request, Delta delta) {
   if (last) Complete(request);
 }
 
-void RouterImpl::Keep(Client& client, Request& request, Delta delta) {
+void RouterImpl::Keep(Client& client, Request& request, Delta&& delta) {
   if (request.kept == nullptr) {
     size_t most = size_t{request.n} * (size_t{request.sampling.max_tokens} + 1);
     request.kept = std::make_unique<KeptDeltas>(

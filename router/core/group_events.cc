@@ -241,6 +241,7 @@ void RouterImpl::EndStreams(Group& group, const std::string& reason) {
     LetGo(*request);
   }
   group.closing.clear();
+  group.heard.clear();
   group.pending = Commands{};
   group.pending_bytes = 0;
   group.ledger.reset();

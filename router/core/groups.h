@@ -78,10 +78,13 @@ struct Group {
   std::optional<Ledger> ledger;
   std::vector<Request*> running;  // dispatched and not released
   std::vector<Request*> closing;  // of these, the ones whose release waits for an acknowledgement
-  Commands pending;               // of this turn
-  bool listed = false;            // in GroupTable's list of those with something pending
-  uint64_t pending_bytes = 0;     // of its dispatches
-  uint64_t next_sequence = 1;     // of `pending`
+  // Of these, those that the last report had tokens of, in its order; null where one was released.
+  // The next report will have nearly the same, so they are looked for here first.
+  std::vector<Request*> heard;
+  Commands pending;            // of this turn
+  bool listed = false;         // in GroupTable's list of those with something pending
+  uint64_t pending_bytes = 0;  // of its dispatches
+  uint64_t next_sequence = 1;  // of `pending`
   uint64_t acked = 0;
   bool drain_sent = false;
   Time last_report = 0;

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "cluster/base/check.h"
+#include "cluster/base/prefetch.h"
 #include "router/core/router_impl.h"
 
 namespace kvern::router {
@@ -41,9 +42,7 @@ void RouterImpl::OnReport(PeerId peer, StepReport report) {
   for (size_t i = 0; fault.empty() && i < report.nacks.size(); ++i) {
     fault = TakeNack(*group, report.nacks[i], report.acked_command);
   }
-  for (size_t i = 0; fault.empty() && i < report.runs.size(); ++i) {
-    fault = TakeRun(*group, report.runs[i], report.acked_command);
-  }
+  if (fault.empty()) fault = TakeRuns(*group, report);
   if (!fault.empty()) return LoseGroup(*group, absl::StrCat("bad report: ", fault), /*tell=*/true);
 
   Learn(*group, report);
@@ -86,17 +85,47 @@ std::string RouterImpl::ReportFault(const Group& group, const StepReport& report
   return "";
 }
 
-Request* RouterImpl::FindRunning(const Group& group, const RequestId& id, Epoch epoch) {
-  std::unique_ptr<Request>* found = requests_.Find(id);
-  if (found == nullptr) return nullptr;
-  Request& request = **found;
+std::string RouterImpl::TakeRuns(Group& group, StepReport& report) {
+  constexpr size_t kAhead = 4;  // requests whose memory is asked for before it is needed
+  size_t place = 0;             // in the list of the report before
+  hearing_.clear();
+  for (size_t i = 0; i < std::min(kAhead, group.heard.size()); ++i) {
+    Prefetch(group.heard[i], Request::kHotBytes);
+  }
+  for (TokenRun& run : report.runs) {
+    std::vector<Request*>& heard = group.heard;
+    while (place < heard.size() && heard[place] == nullptr) ++place;
+    bool same = place < heard.size() && heard[place]->id == run.request_id;
+    Request* likely = same ? heard[place++] : nullptr;
+    Request* request = FindRunning(group, likely, run.request_id, run.epoch);
+    if (place + kAhead < heard.size()) Prefetch(heard[place + kAhead], Request::kHotBytes);
+    if (request == nullptr) {
+      ++counters_.stale_runs;
+      continue;
+    }
+    hearing_.push_back(request);
+    std::string fault = TakeRun(group, *request, run, report.acked_command);
+    if (!fault.empty()) return fault;
+  }
+  group.heard.swap(hearing_);
+  return "";
+}
+
+Request* RouterImpl::FindRunning(const Group& group, Request* likely, const RequestId& id,
+                                 Epoch epoch) {
+  if (likely == nullptr) {
+    std::unique_ptr<Request>* found = requests_.Find(id);
+    if (found == nullptr) return nullptr;
+    likely = found->get();
+  }
+  Request& request = *likely;
   bool current =
       request.phase == Phase::kRunning && request.group == &group && request.epoch == epoch;
   return current ? &request : nullptr;
 }
 
 std::string RouterImpl::TakeNack(Group& group, const Nack& nack, uint64_t acked) {
-  Request* request = FindRunning(group, nack.request_id, nack.epoch);
+  Request* request = FindRunning(group, nullptr, nack.request_id, nack.epoch);
   if (request == nullptr) {
     ++counters_.stale_runs;
     return "";
@@ -119,34 +148,29 @@ std::string RouterImpl::TakeNack(Group& group, const Nack& nack, uint64_t acked)
   return "";
 }
 
-std::string RouterImpl::TakeRun(Group& group, TokenRun& run, uint64_t acked) {
-  Request* request = FindRunning(group, run.request_id, run.epoch);
-  if (request == nullptr) {
-    ++counters_.stale_runs;
-    return "";
+std::string RouterImpl::TakeRun(Group& group, Request& request, TokenRun& run, uint64_t acked) {
+  if (request.dispatch_sequence > acked) return "tokens before the dispatch is acknowledged";
+  if (run.choice >= request.n) {
+    return absl::StrCat("choice is ", run.choice, ", allowed: below ", request.n);
   }
-  if (request->dispatch_sequence > acked) return "tokens before the dispatch is acknowledged";
-  if (run.choice >= request->n) {
-    return absl::StrCat("choice is ", run.choice, ", allowed: below ", request->n);
-  }
-  Choice& choice = request->choices[run.choice];
+  Choice& choice = request.choices[run.choice];
   if (run.position < choice.worker_next) {
     ++counters_.stale_runs;
     return "";
   }
-  if (std::string fault = RunFault(*request, run); !fault.empty()) return fault;
+  if (std::string fault = RunFault(request, run); !fault.empty()) return fault;
   choice.worker_next += static_cast<uint32_t>(run.token_ids.size());
   choice.worker_done = run.finish_reason != FinishReason::kNone;
-  if (!request->got_token && !run.token_ids.empty()) GotToken(group, *request);
-  Charge(*request->tenant, request->band, kOutputWeight * run.token_ids.size());
+  if (!request.got_token && !run.token_ids.empty()) GotToken(group, request);
+  Charge(*request.tenant, request.band, kOutputWeight * run.token_ids.size());
   if (choice.worker_done && !choice.client_done && choice.worker_next > 0) {
-    ObserveLength(*request, choice.worker_next);
+    ObserveLength(request, choice.worker_next);
   }
   // Tokens past a stop string are nobody's.
-  if (!request->answered && !choice.client_done) Deliver(*request, run);
-  if (request->WorkerReleased(group.acked)) {
+  if (!request.answered && !choice.client_done) Deliver(request, run);
+  if (request.WorkerReleased(group.acked)) {
     group.ledger->Acknowledge(acked);
-    Release(*request);
+    Release(request);
   }
   return "";
 }
@@ -204,7 +228,7 @@ void RouterImpl::Deliver(Request& request, TokenRun& run) {
   SendDelta(request, std::move(delta));
 }
 
-void RouterImpl::SendDelta(Request& request, Delta delta) {
+void RouterImpl::SendDelta(Request& request, Delta&& delta) {
   Choice& choice = request.choices[delta.choice];
   if (request.first_delta < 0) request.first_delta = now_;
   if (choice.sent > 0) request.itl_max = std::max(request.itl_max, now_ - choice.last_delivery);

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "cluster/base/time.h"
 #include "router/core/kept_deltas.h"
 #include "router/core/pool_blocks.h"
@@ -40,22 +41,43 @@ enum class Phase : uint8_t {
 
 // A request leaves the table when both sides are through with it: `answered` (the client has its
 // one terminal answer, or is gone) and whoever worked on it (text pool, worker) has let go.
+// What each token of a stream needs comes first, and is kHotBytes long.
 struct Request {
+  static constexpr size_t kHotBytes = 320;
+
   RequestId id;
-  PeerId client = 0;
+  Group* group = nullptr;  // while running
   Tenant* tenant = nullptr;
+  PeerId client = 0;
+  Epoch epoch = 0;  // 1 is the first attempt
+  uint32_t n = 1;
+  uint64_t dispatch_sequence = 0;
   ServiceClass service_class = ServiceClass::kStandard;
   uint8_t band = 0;  // its priority
   Phase phase = Phase::kArrived;
   bool answered = false;
+  bool got_token = false;  // the worker has reported one, in this epoch
+  bool closing = false;    // listed in Group::closing
 
-  std::vector<uint32_t> prompt;  // moves into the dispatch
+  // ---- its reader
+  std::unique_ptr<KeptDeltas> kept;  // while paused: not empty
+  uint64_t delivered = 0;            // tokens sent to the client, of all choices
+  uint64_t consumed = 0;             // of these, taken by the reader as far as its client said
+  Time first_delta = -1;             // -1: none yet
+  Time last_delta = 0;
+  Duration itl_max = 0;
+
+  // ---- while it runs: output tokens per choice it is expected to come to, and when to ask again
+  uint32_t expected_tokens = 0;
+  uint32_t forecast_until = 0;
   uint32_t prompt_tokens = 0;
-  uint32_t n = 1;
+  absl::InlinedVector<Choice, 1> choices;
+  PoolBlocks need;  // worst case
+
   SamplingParams sampling;  // seed and max_tokens set
   std::vector<std::string> stop;
-  uint64_t queue_bytes = 0;  // what it holds of the queue's bytes
-  PoolBlocks need;           // worst case
+  std::vector<uint32_t> prompt;  // moves into the dispatch
+  uint64_t queue_bytes = 0;      // what it holds of the queue's bytes
 
   // ---- while it waits
   uint64_t expected_blocks = 0;  // to its expected end, as of its arrival
@@ -63,32 +85,13 @@ struct Request {
   Request* previous_in_line = nullptr;
   Request* next_in_line = nullptr;
 
-  // ---- while it runs: output tokens per choice it is expected to come to, and when to ask again
-  uint32_t expected_tokens = 0;
-  uint32_t forecast_until = 0;
-  bool got_token = false;  // the worker has reported one, in this epoch
-
   Time arrival = 0;
   Time ttft_deadline = kTimeMax;  // while it waits
   Time deadline = kTimeMax;       // to its end
   Time timer_at = kTimeMax;       // of its entry in Timers; kTimeMax: none
   Time dispatched_at = 0;
-  Time first_delta = -1;  // -1: none yet
-  Time last_delta = 0;
-  Duration itl_max = 0;
   Time cancelled_at = -1;  // when the wait for the worker's release began; -1: not cancelled
-
-  // ---- its reader
-  uint64_t delivered = 0;            // tokens sent to the client, of all choices
-  uint64_t consumed = 0;             // of these, taken by the reader as far as its client said
-  Time took_at = 0;                  // while paused: when its reader last took some
-  std::unique_ptr<KeptDeltas> kept;  // while paused: not empty
-
-  Group* group = nullptr;  // while running
-  Epoch epoch = 0;         // 1 is the first attempt
-  uint64_t dispatch_sequence = 0;
-  bool closing = false;  // listed in Group::closing
-  std::vector<Choice> choices;
+  Time took_at = 0;        // while paused: when its reader last took some
 
   // Places in the lists that hold it, for removal in constant time.
   size_t client_index = 0;

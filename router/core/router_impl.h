@@ -183,9 +183,9 @@ class RouterImpl {
 
   // ---- flow.cc
   bool HasCredit(const Client& client, const Request& request, const Delta& delta) const;
-  void Forward(Client& client, Request& request, Delta delta);
+  void Forward(Client& client, Request& request, Delta&& delta);
   // May end this or another stream of the client, when it leaves too much unread.
-  void Keep(Client& client, Request& request, Delta delta);
+  void Keep(Client& client, Request& request, Delta&& delta);
   void OnConsumed(Client& client, const Consumed& message);
   // Sends what there is credit for; the request may be gone afterwards.
   void SendKept(Client& client, Request& request);
@@ -203,17 +203,19 @@ class RouterImpl {
   std::string ReportFault(const Group& group, const StepReport& report) const;
   // Empty, or how the group broke the protocol.
   std::string TakeNack(Group& group, const Nack& nack, uint64_t acked);
-  std::string TakeRun(Group& group, TokenRun& run, uint64_t acked);
+  std::string TakeRuns(Group& group, StepReport& report);
+  std::string TakeRun(Group& group, Request& request, TokenRun& run, uint64_t acked);
   std::string RunFault(const Request& request, const TokenRun& run) const;
   void Deliver(Request& request, TokenRun& run);
-  void SendDelta(Request& request, Delta delta);
+  void SendDelta(Request& request, Delta&& delta);
   Usage UsageOf(const Request& request) const;
   void GotToken(Group& group, Request& request);
   void ObserveLength(Request& request, uint32_t tokens);
   // Step times, from the difference to its last report.
   void Learn(Group& group, const StepReport& report);
   void Acknowledge(Group& group, uint64_t acked);
-  Request* FindRunning(const Group& group, const RequestId& id, Epoch epoch);
+  // Null: it does not run there (any more). `likely` has the id, or is null: it is looked up.
+  Request* FindRunning(const Group& group, Request* likely, const RequestId& id, Epoch epoch);
 
   RouterConfig config_;
   Rng rng_;
@@ -240,9 +242,10 @@ class RouterImpl {
   Drain drain_;
   bool dispatch_due_ = false;  // something changed that may let a waiting request run
   std::vector<Request*> candidates_;
-  std::vector<size_t> tried_;     // groups that the request at hand does not fit on
-  std::vector<Request*> paused_;  // have deltas kept for them
-  uint64_t kept_bytes_ = 0;       // of all clients
+  std::vector<Request*> hearing_;  // what becomes Group::heard of the report that is being read
+  std::vector<size_t> tried_;      // groups that the request at hand does not fit on
+  std::vector<Request*> paused_;   // have deltas kept for them
+  uint64_t kept_bytes_ = 0;        // of all clients
   bool draining_ = false;
   RouterCounters counters_;
 

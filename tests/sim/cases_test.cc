@@ -38,7 +38,8 @@ Ends EndsOf(const SwarmOptions& options) {
   SwarmRun run(options);
   for (const std::string& violation : run.simulation().violations()) ADD_FAILURE() << violation;
   Ends ends;
-  for (const Record& record : run.simulation().records()) {
+  for (size_t i = 0; i < run.simulation().records().size(); ++i) {
+    const Record& record = run.simulation().records()[i];
     ends.open += record.over ? 0 : 1;
     ends.overloaded += record.error == ErrorCode::kOverloaded ? 1 : 0;
     if (!record.over || record.error != ErrorCode::kNone) continue;

@@ -35,7 +35,8 @@ struct Total {
     flow.timed_out += simulation.flow().timed_out;
     flow.crowded += simulation.flow().crowded;
     for (size_t i = 0; i < kNumFaults; ++i) faults[i] += simulation.faults()[Fault(i)];
-    for (const Record& record : simulation.records()) {
+    for (size_t i = 0; i < simulation.records().size(); ++i) {
+      const Record& record = simulation.records()[i];
       ++errors[static_cast<size_t>(record.error)];
       stop_strings += record.stop_strings;
     }

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "cluster/base/check.h"
+#include "cluster/base/prefetch.h"
 #include "cluster/capacity/kv_budget.h"
 #include "worker/core/scheduler.h"
 
@@ -70,7 +71,10 @@ void Checker::Issued(Time now, uint32_t client, uint32_t tenant, Ask& ask) {
   record.repeated = ask.repeated;
   record.asked = now;
   record.choices.resize(request.n);
-  records_.push_back(std::move(record));
+  for (Record::Choice& choice : record.choices) {
+    if (record.reads_text) choice.text = std::make_unique<Record::Text>();
+  }
+  records_.Add(std::move(record));
   ++open_;
 }
 
@@ -78,6 +82,11 @@ Record* Checker::Find(const RequestId& id) {
   if (id.low == 0 || id.low > records_.size()) return nullptr;
   Record& record = records_[id.low - 1];
   return uint64_t{record.client} + 1 == id.high ? &record : nullptr;
+}
+
+void Checker::Expect(const RequestId& id) const {
+  constexpr size_t kHotBytes = 128;
+  if (id.low != 0 && id.low <= records_.size()) Prefetch(&records_[id.low - 1], kHotBytes);
 }
 
 void Checker::Arrived(Time now, const RequestId& id) {
@@ -112,7 +121,7 @@ void Checker::Introduced(uint32_t client, Incarnation incarnation) {
   if (found == left_behind_.end()) return;
   std::erase_if(found->second, [&](const std::pair<Incarnation, RequestId>& left) {
     if (left.first > incarnation) return false;
-    Find(left.second)->forgotten = true;
+    Find(left.second)->forgotten = any_forgotten_ = true;
     return true;
   });
 }
@@ -177,7 +186,10 @@ Record* Checker::FindFor(uint32_t client, const RequestId& id, const char* what)
 void Checker::Read(Time now, uint32_t client, const RouterToClient& message,
                    std::vector<RequestId>& ended) {
   if (const auto* deltas = std::get_if<Deltas>(&message)) {
-    for (const Delta& delta : deltas->deltas) {
+    constexpr size_t kAhead = 8;  // records whose memory is asked for before it is needed
+    for (size_t i = 0; i < deltas->deltas.size(); ++i) {
+      const Delta& delta = deltas->deltas[i];
+      if (i + kAhead < deltas->deltas.size()) Expect(deltas->deltas[i + kAhead].request_id);
       Record* record = FindFor(client, delta.request_id, "a delta");
       if (record == nullptr) continue;
       ReadDelta(now, *record, delta);
@@ -205,6 +217,9 @@ void Checker::ReadAccepted(Record& record, const Accepted& accepted) {
     Violate("S1", id, "another seed than the client's");
   }
   record.seed = accepted.seed;
+  for (uint32_t choice = 0; choice < record.n; ++choice) {
+    record.choices[choice].voice = options_.model.VoiceOf(record.seed, choice);
+  }
   if (accepted.prompt_tokens != record.prompt_tokens) Violate("S1", id, "prompt_tokens is wrong");
 }
 
@@ -239,18 +254,18 @@ void Checker::ReadDelta(Time now, Record& record, const Delta& delta) {
 void Checker::ReadTokens(Record& record, Record::Choice& choice, const Delta& delta) {
   const RequestId& id = delta.request_id;
   for (uint32_t token : delta.token_ids) {
-    if (token != options_.model.Token(record.seed, delta.choice, choice.tokens)) {
+    if (token != options_.model.Token(choice.voice, choice.tokens)) {
       return Violate("S1", id, absl::StrCat("token ", token, " at position ", choice.tokens));
     }
     ++choice.tokens;
     ++record.tokens;
     choice.last_token = token;
-    if (record.reads_text) choice.letters += Letter(token);
+    if (record.reads_text) choice.text->letters += Letter(token);
   }
   if (choice.tokens > record.max_tokens) Violate("S1", id, "more than max_tokens");
   size_t logprobs = record.wants_logprobs ? delta.token_ids.size() : 0;
   if (delta.logprobs.size() != logprobs) Violate("S1", id, "logprobs differ in number");
-  if (record.reads_text) choice.text += delta.text.value_or("");
+  if (record.reads_text) choice.text->delivered += delta.text.value_or("");
 }
 
 void Checker::ReadFinish(Record& record, const Record::Choice& choice, const Delta& delta) {
@@ -270,7 +285,7 @@ void Checker::ReadFinish(Record& record, const Record::Choice& choice, const Del
 
 void Checker::ReadText(Record& record, const Record::Choice& choice, const Delta& delta) {
   const auto* stop = std::get_if<std::string>(&delta.stop_reason);
-  std::string letters = choice.letters;
+  std::string letters = choice.text->letters;
   if (stop != nullptr) {
     ++record.stop_strings;
     if (!letters.ends_with(*stop)) Violate("S1", delta.request_id, "stopped before its string");
@@ -278,7 +293,8 @@ void Checker::ReadText(Record& record, const Record::Choice& choice, const Delta
   } else if (delta.finish_reason != FinishReason::kLength) {
     letters.pop_back();  // EOS and stop ids show no text
   }
-  if (choice.text != letters) Violate("S1", delta.request_id, "the text is not the tokens'");
+  if (choice.text->delivered != letters)
+    Violate("S1", delta.request_id, "the text is not the tokens'");
 }
 
 void Checker::ReadError(Time now, Record& record, const RequestError& error) {

@@ -3,19 +3,17 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <map>
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/container/inlined_vector.h"
 #include "cluster/base/time.h"
 #include "router/core/router.h"
 #include "schemas/messages.h"
 #include "tools/sim/options.h"
+#include "tools/sim/record.h"
 #include "tools/sim/workload.h"
 
 namespace kvern::sim {
@@ -24,55 +22,6 @@ namespace kvern::sim {
 inline constexpr char kSayHello[] = "the first message must be Hello";
 // How the reason begins for which a stream is cancelled that is not read; flow_watch.h judges it.
 inline constexpr char kSlowReader[] = "slow reader: ";
-
-// One request, as its client and the wire saw it. Without its prompt: there may be many.
-struct Record {
-  struct Choice {
-    uint32_t tokens = 0;
-    uint32_t last_token = 0;
-    bool finished = false;
-    std::string letters;  // with text: what the tokens spell
-    std::string text;     // with text: what was delivered
-  };
-  uint32_t client = 0;
-  uint32_t tenant = 0;
-  int32_t priority = 0;
-  uint32_t prompt_tokens = 0;
-  uint32_t max_tokens = 0;
-  uint32_t n = 1;
-  bool ignore_eos = false;
-  bool reads_text = false;
-  bool wants_logprobs = false;
-  bool guaranteed = true;
-  bool holds_quota = false;  // dispatched, and the router has not said its end yet
-  bool has_seed = false;
-  bool has_deadline = false;
-  bool bad = false;       // must be refused as invalid
-  bool repeated = false;  // was sent twice
-  Duration ttft_deadline = 0;
-  uint64_t seed = 0;
-
-  Time asked = 0;
-  Time arrived = -1;  // at the router
-  bool accepted = false;
-  bool cancelled = false;  // by its client
-  bool in_line = false;    // accepted, and neither dispatched nor ended by the router
-  bool dispatched = false;
-  bool over = false;
-  bool client_lost = false;  // nobody reads its answer any more
-  bool forgotten = false;    // and the router knows: another process said Hello
-  bool answered = false;     // the router has said its last word, which may be under way
-  uint32_t passed = 0;       // started while it was the head of the queue
-  ErrorCode error = ErrorCode::kNone;
-  Time first_token = -1;
-  Time last_token = -1;
-  Time ended = -1;      // its client read the terminal answer
-  uint32_t tokens = 0;  // of all choices
-  uint32_t preemptions = 0;
-  uint32_t stop_strings = 0;  // that ended a choice
-  size_t place = 0;           // in its client's list of open requests
-  absl::InlinedVector<Choice, 1> choices;
-};
 
 class Checker {
  public:
@@ -114,7 +63,9 @@ class Checker {
   // KV blocks, worst case.
   uint64_t NeedOf(const Record& record) const;
   // In the order of asking.
-  const std::deque<Record>& records() const { return records_; }
+  const Records& records() const { return records_; }
+  // A request of a process that another one has followed, as the router knows, is about.
+  bool any_forgotten() const { return any_forgotten_; }
   uint64_t open() const { return open_; }  // without a terminal answer, their clients still there
 
  private:
@@ -127,12 +78,14 @@ class Checker {
   void CheckQuota(const Record& record, const RequestError& error);
   void End(Time now, Record& record);
   void Violate(const char* name, const RequestId& id, const std::string& what);
+  void Expect(const RequestId& id) const;  // it will be looked at
   Record* FindFor(uint32_t client, const RequestId& id, const char* what);
 
   const SimOptions& options_;
   Report violation_;
   const bool silent_clients_;  // a client may be taken for lost
-  std::deque<Record> records_;
+  Records records_;
+  bool any_forgotten_ = false;
   std::vector<RequestId> lost_;
   std::vector<bool> has_quota_;           // [tenants]
   std::vector<uint64_t> max_blocks_;      // [tenants] 0: no limit

@@ -23,7 +23,7 @@ bool SimClient::Ask(sim::Ask ask) {
   if (!alive_ || paused_) return false;
   world_->checker().Issued(world_->now(), index_, tenant_, ask);
   RequestId id = ask.request.request_id;
-  world_->checker().Find(id)->place = open_.size();
+  world_->checker().Find(id)->place = static_cast<uint32_t>(open_.size());
   open_.push_back(id);
   readers_.push_back({.delay = ask.read_delay, .gap = ask.read_gap});
   if (ask.repeated) Say(ask.request);
@@ -93,7 +93,7 @@ void SimClient::Read(const RouterToClient& message) {
 }
 
 void SimClient::Close(const RequestId& id) {
-  size_t place = world_->checker().Find(id)->place;
+  uint32_t place = world_->checker().Find(id)->place;
   open_[place] = open_.back();
   readers_[place] = readers_.back();
   world_->checker().Find(open_[place])->place = place;
@@ -102,8 +102,9 @@ void SimClient::Close(const RequestId& id) {
 }
 
 void SimClient::Wake(const RequestId& id) {
+  if (window_ == 0) return;
   const Record& record = *world_->checker().Find(id);
-  if (window_ == 0 || record.over || record.client_lost) return;
+  if (record.over || record.client_lost) return;
   Reader& reader = readers_[record.place];
   if (reader.waits || reader.taken == record.tokens) return;
   Duration wait = reader.taken == 0 ? reader.delay + reader.gap : reader.gap;

@@ -11,10 +11,15 @@ uint32_t LengthInSeed(uint64_t seed, uint32_t choice) {
   return 1 + static_cast<uint32_t>(HashCounter(seed, choice) % (2 * uint64_t{length}));
 }
 
-uint32_t FakeModel::Token(uint64_t sampling_seed, uint32_t choice, uint32_t position) const {
-  uint64_t hash = HashCounter(sampling_seed, choice, position);
+Voice FakeModel::VoiceOf(uint64_t sampling_seed, uint32_t choice) const {
+  return {HashStem(sampling_seed, choice),
+          length_in_seed ? LengthInSeed(sampling_seed, choice) : 0};
+}
+
+uint32_t FakeModel::Token(const Voice& voice, uint32_t position) const {
+  uint64_t hash = HashFromStem(voice.stem, position);
   if (!length_in_seed) return static_cast<uint32_t>(hash % vocab);
-  if (position + 1 >= LengthInSeed(sampling_seed, choice)) return eos;
+  if (position + 1 >= voice.length) return eos;
   auto token = static_cast<uint32_t>(hash % (vocab - 1));
   return token < eos ? token : token + 1;
 }
@@ -45,12 +50,12 @@ void FakeExecutor::Execute(const StepPlan& plan, StepResult& result) {
     sequence.seed = start.sampling.seed;
     sequence.logprobs = start.sampling.logprobs;
     sequence.prompt_tokens = start.prompt_tokens;
-    sequence.choice = start.choice;
+    sequence.voice = model_.VoiceOf(sequence.seed, start.choice);
     sequence.known = static_cast<uint32_t>(start.tokens.size());
   }
   for (const SequenceFork& fork : plan.forks) {
     Sequence copy = At(fork.from);
-    copy.choice = fork.choice;
+    copy.voice = model_.VoiceOf(copy.seed, fork.choice);
     copy.known = copy.prompt_tokens;  // what the other choice had said before is its own
     NewSequence(fork.to) = copy;
   }
@@ -74,8 +79,7 @@ void FakeExecutor::Execute(const StepPlan& plan, StepResult& result) {
 SampledToken FakeExecutor::Sample(Slot slot, const Sequence& sequence) const {
   SampledToken sample;
   sample.slot = slot;
-  sample.token_id =
-      model_.Token(sequence.seed, sequence.choice, sequence.known - sequence.prompt_tokens);
+  sample.token_id = model_.Token(sequence.voice, sequence.known - sequence.prompt_tokens);
   if (sequence.logprobs) {
     sample.logprob = {sample.token_id, -1.0f, {}};
     for (uint32_t k = 0; k < *sequence.logprobs; ++k) sample.logprob.top.push_back({k, -2.0f});

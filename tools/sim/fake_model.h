@@ -10,6 +10,12 @@
 
 namespace kvern::sim {
 
+// What the tokens of one choice follow from.
+struct Voice {
+  uint64_t stem = 0;
+  uint32_t length = 0;  // of its output, when the seed says it
+};
+
 struct FakeModel {
   uint32_t vocab = 64;
   uint32_t eos = 0;
@@ -17,7 +23,8 @@ struct FakeModel {
   // end comes by chance, one time in `vocab`.
   bool length_in_seed = false;
 
-  uint32_t Token(uint64_t sampling_seed, uint32_t choice, uint32_t position) const;
+  Voice VoiceOf(uint64_t sampling_seed, uint32_t choice) const;
+  uint32_t Token(const Voice& voice, uint32_t position) const;
 };
 
 inline constexpr uint32_t kSeedLengthBits = 20;
@@ -44,9 +51,9 @@ class FakeExecutor {
   struct Sequence {
     bool used = false;
     uint64_t seed = 0;
+    Voice voice;
     std::optional<uint32_t> logprobs;
     uint32_t prompt_tokens = 0;
-    uint32_t choice = 0;
     uint32_t known = 0;     // tokens: prompt and what was sampled
     uint32_t computed = 0;  // leading tokens that have keys and values
     bool began = false;     // has had a row

@@ -42,6 +42,7 @@ void FlowWatch::Hears(Time now, const ClientSaid& said) {
 void FlowWatch::Take(Time now, const RouterEffects& effects) {
   for (const ToClient& to : effects.to_clients) {
     if (const auto* deltas = std::get_if<Deltas>(&to.message)) {
+      if (streams_.empty()) continue;
       for (const Delta& delta : deltas->deltas) Sends(now, delta);
     } else if (const auto* accepted = std::get_if<Accepted>(&to.message)) {
       if (givers_.contains(to.client)) streams_[accepted->request_id] = {.client = to.client};

@@ -197,9 +197,9 @@ bool SimGroup::RepeatOnce() {
   return true;
 }
 
-void SimGroup::Receive(PeerId peer, const RouterToWorker& message) {
+void SimGroup::Receive(PeerId peer, RouterToWorker message) {
   if (!up_ || std::find(peers_.begin(), peers_.end(), peer) == peers_.end()) return;
-  inbox_.push_back({peer, message});
+  inbox_.push_back({peer, std::move(message)});
   Tick();
 }
 
@@ -368,7 +368,7 @@ void SimGroup::SpoilReport(StepReport& report) {
 
 void SimGroup::SpeakForOthers(StepReport& report) {
   // The first token of a request that was sent elsewhere and has none yet.
-  const std::deque<Record>& records = world_->checker().records();
+  const Records& records = world_->checker().records();
   for (size_t i = records.size(); i-- > 0 && i + kFewRecords > records.size();) {
     const Record& record = records[i];
     RequestId id{uint64_t{record.client} + 1, i + 1};

@@ -78,7 +78,7 @@ class SimGroup {
   // Something outside happened to it that may cost the router's trust.
   void CountFault() { ++faults_; }
 
-  void Receive(PeerId peer, const RouterToWorker& message);
+  void Receive(PeerId peer, RouterToWorker message);
 
   // ---- events; those of another life are void
   void OnStart(uint64_t life);

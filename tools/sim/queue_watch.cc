@@ -32,6 +32,7 @@ void QueueWatch::TurnOver(const RouterEffects& effects) {
 void QueueWatch::Told(const RouterToClient& message) {
   if (const auto* deltas = std::get_if<Deltas>(&message)) {
     for (const Delta& delta : deltas->deltas) {
+      if (!delta.usage && !checker_.any_forgotten()) continue;
       Record* record = checker_.Find(delta.request_id);
       if (record == nullptr) continue;
       if (record->forgotten) Violate("S10", delta.request_id, "goes on for a former process");

@@ -92,7 +92,8 @@ Results Collect(const Simulation& simulation, const std::vector<std::string>& te
   Results results;
   Sums all;
   std::vector<Sums> by_tenant(tenants.size());
-  for (const Record& record : simulation.records()) {
+  for (size_t i = 0; i < simulation.records().size(); ++i) {
+    const Record& record = simulation.records()[i];
     all.Add(record, window, options.slo);
     results.preempted_requests += record.preemptions > 0 ? 1 : 0;
     results.preemptions_max = std::max(results.preemptions_max, record.preemptions);

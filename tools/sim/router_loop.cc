@@ -138,7 +138,8 @@ void Simulation::PeerReceives(uint64_t slot) {
   --connection.unread;
   if (connection.open) {
     if (connection.is_group) {
-      groups_[connection.owner]->Receive(down.peer, std::get<RouterToWorker>(down.message));
+      groups_[connection.owner]->Receive(down.peer,
+                                         std::get<RouterToWorker>(std::move(down.message)));
     } else {
       clients_[connection.owner]->Receive(std::get<RouterToClient>(down.message));
     }

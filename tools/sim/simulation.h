@@ -52,7 +52,7 @@ class Simulation : public World, private FaultTargets {
   const std::vector<std::string>& violations() const { return violations_; }
   uint64_t event_hash() const { return digest_.hash(); }
   uint64_t events() const { return queue_.executed(); }
-  const std::deque<Record>& records() const { return checker_.records(); }
+  const Records& records() const { return checker_.records(); }
   const RouterCounters& counters() const { return counters_; }
   const std::vector<std::unique_ptr<SimGroup>>& groups() const { return groups_; }
   const std::vector<KvSample>& kv_samples() const { return kv_samples_; }

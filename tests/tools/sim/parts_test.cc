@@ -40,17 +40,18 @@ TEST(FakeModel, EndsWhereTheSeedSays) {
   for (uint64_t serial : {1u, 2u, 99u}) {
     uint64_t seed = SeedWithLength(serial, 5);
     for (uint32_t position = 0; position < 4; ++position) {
-      EXPECT_NE(model.Token(seed, 0, position), model.eos);
-      EXPECT_LT(model.Token(seed, 0, position), model.vocab);
+      EXPECT_NE(model.Token(model.VoiceOf(seed, 0), position), model.eos);
+      EXPECT_LT(model.Token(model.VoiceOf(seed, 0), position), model.vocab);
     }
-    EXPECT_EQ(model.Token(seed, 0, 4), model.eos);
+    EXPECT_EQ(model.Token(model.VoiceOf(seed, 0), 4), model.eos);
     // Another choice has another length, at most twice as long.
     uint32_t length = LengthInSeed(seed, 1);
     EXPECT_GE(length, 1u);
     EXPECT_LE(length, 10u);
-    EXPECT_EQ(model.Token(seed, 1, length - 1), model.eos);
+    EXPECT_EQ(model.Token(model.VoiceOf(seed, 1), length - 1), model.eos);
   }
-  EXPECT_NE(model.Token(SeedWithLength(1, 50), 0, 3), model.Token(SeedWithLength(2, 50), 0, 3));
+  EXPECT_NE(model.Token(model.VoiceOf(SeedWithLength(1, 50), 0), 3),
+            model.Token(model.VoiceOf(SeedWithLength(2, 50), 0), 3));
 }
 
 TEST(FakeExecutor, DiesOfAPlanThatNoRankCouldExecute) {
