@@ -161,7 +161,7 @@ TEST(ClientTable, WhenFullTheLongestIdleMakesWay) {
 Group& LiveGroup(GroupTable& groups, const std::string& name, uint64_t total, uint64_t reserved) {
   Group& group = *groups.Add(name);
   group.state = GroupState::kLive;
-  group.total_blocks = total;
+  groups.SetTotal(group, total);
   group.ledger.emplace(total);
   if (reserved > 0) group.ledger->Reserve(1, reserved, true);
   return group;
