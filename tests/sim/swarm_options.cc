@@ -140,6 +140,7 @@ SwarmOptions DrawOptions(uint64_t seed) {
     if (rng.Chance(1, 3)) options.sim.faults[Fault(i)] = between(1, MaxLevel(Fault(i)));
   }
   DrawFlow(Rng(seed).Fork(5), options.sim);
+  options.sim.plans_in_flight = static_cast<uint32_t>(Rng(seed).Fork(6).Between(1, 2));
   return options;
 }
 
@@ -147,13 +148,13 @@ std::string ToString(const SwarmOptions& o) {
   const SimOptions& s = o.sim;
   return absl::StrCat(
       "seed=", s.seed, " groups=", s.groups, " ranks=", s.ranks, " kv_blocks=", s.kv_blocks,
-      " batch_tokens=", s.batch_tokens, " clients=", o.clients,
-      " mean_gap_ms=", o.mean_gap / kMillisecond, " max_prompt=", o.max_prompt,
-      " max_output=", o.max_output, " tenants=", s.router.tenants.size(),
-      " guaranteed_percent=", o.guaranteed_percent, " queue_entries=", s.router.queue_entries,
-      " queue_bytes=", s.router.queue_bytes, " max_delay_ms=", s.max_delay / kMillisecond,
-      " max_requests=", s.max_requests, " faults=", ToString(s.faults),
-      " bug=", static_cast<int>(o.bug));
+      " batch_tokens=", s.batch_tokens, " plans_in_flight=", s.plans_in_flight,
+      " clients=", o.clients, " mean_gap_ms=", o.mean_gap / kMillisecond,
+      " max_prompt=", o.max_prompt, " max_output=", o.max_output,
+      " tenants=", s.router.tenants.size(), " guaranteed_percent=", o.guaranteed_percent,
+      " queue_entries=", s.router.queue_entries, " queue_bytes=", s.router.queue_bytes,
+      " max_delay_ms=", s.max_delay / kMillisecond, " max_requests=", s.max_requests,
+      " faults=", ToString(s.faults), " bug=", static_cast<int>(o.bug));
 }
 
 }  // namespace kvern::sim

@@ -124,7 +124,8 @@ bool SimGroup::Kill(const Death& death) {
   executor_ = FakeExecutor(world_->options().model);
   inbox_.clear();
   effects_ = WorkerEffects{};
-  stepping_ = step_done_ = draining_ = report_due_ = false;
+  plans_.clear();
+  step_done_ = draining_ = report_due_ = false;
   acked_ = step_id_ = preemptions_ = recomputed_tokens_ = 0;
   by_seed_ = {};
   sent_ = {};
@@ -204,7 +205,11 @@ void SimGroup::Receive(PeerId peer, RouterToWorker message) {
 }
 
 void SimGroup::Tick() {
-  if (!up_ || paused_ || stepping_) return;
+  if (!up_ || paused_ || !plans_.empty()) return;
+  DoTurn();
+}
+
+void SimGroup::DoTurn() {
   for (auto& [peer, message] : std::exchange(inbox_, {})) {
     if (std::holds_alternative<JoinRefused>(message)) {
       Kill({.restart_after = rng_.Between(10, 200) * kMillisecond,
@@ -228,7 +233,7 @@ void SimGroup::Tick() {
     for (PeerId gone : peers_) world_->Disconnect(gone, /*lose_tail=*/false);
     return;
   }
-  BeginStep();
+  PlanAhead();
 }
 
 void SimGroup::StartLeader(const GroupStart& start) {
@@ -240,6 +245,7 @@ void SimGroup::StartLeader(const GroupStart& start) {
   config.max_sample_rows = options.batch_tokens;
   config.max_seq_len = options.router.max_seq_len;
   config.vocab_size = options.router.vocab_size;
+  config.plans_in_flight = options.plans_in_flight;
   scheduler_ = std::make_unique<Scheduler>(config);
   report_due_ = true;
   OnHeartbeat(life_);
@@ -270,12 +276,19 @@ void SimGroup::Apply(const Commands& commands) {
   draining_ = draining_ || commands.drain;
 }
 
+void SimGroup::PlanAhead() {
+  while (!scheduler_->full()) {
+    StepPlan plan;
+    if (!scheduler_->Plan(world_->now(), plan)) return;
+    CountPreemptions(plan);
+    plans_.push_back(std::move(plan));
+    if (plans_.size() == 1) BeginStep();
+  }
+}
+
 void SimGroup::BeginStep() {
   const SimOptions& options = world_->options();
-  if (!scheduler_->Plan(world_->now(), plan_)) return;
-  stepping_ = true;
-  CountPreemptions();
-  StepWork work = FakeExecutor::WorkOf(plan_);
+  StepWork work = FakeExecutor::WorkOf(plans_.front());
   Duration length = StepTime(options.model_cost, options.device_cost, work);
   if (slowness_ > 1 && world_->now() < slow_until_) length *= slowness_;
   longest_step_ = std::max(longest_step_, length);
@@ -284,8 +297,8 @@ void SimGroup::BeginStep() {
   world_->Schedule(world_->now() + length, EventKind::kGroupStepEnds, index_, life_);
 }
 
-void SimGroup::CountPreemptions() {
-  for (const SequenceStart& start : plan_.starts) {
+void SimGroup::CountPreemptions(const StepPlan& plan) {
+  for (const SequenceStart& start : plan.starts) {
     Running& running = by_seed_.At(start.sampling.seed);
     uint8_t starts = ++running.starts[start.choice];
     // The other choices begin as forks of the first.
@@ -304,12 +317,13 @@ void SimGroup::OnStepEnd(uint64_t life) {
 }
 
 void SimGroup::EndStep() {
-  stepping_ = false;
-  executor_.Execute(plan_, result_);
+  executor_.Execute(plans_.front(), result_);
+  plans_.pop_front();
+  if (!plans_.empty()) BeginStep();
   step_id_ = result_.step_id;
   scheduler_->Commit(world_->now(), result_, effects_);
   report_due_ = true;
-  Tick();
+  DoTurn();
 }
 
 void SimGroup::Report() {
@@ -381,7 +395,7 @@ void SimGroup::SpeakForOthers(StepReport& report) {
 
 void SimGroup::OnHeartbeat(uint64_t life) {
   if (life != life_ || !up_) return;
-  if (!paused_ && !stepping_ && scheduler_ != nullptr) Report();
+  if (!paused_ && plans_.empty() && scheduler_ != nullptr) Report();
   world_->Schedule(world_->now() + world_->options().router.group_lease / 3,
                    EventKind::kGroupHeartbeat, index_, life);
 }

@@ -1,10 +1,12 @@
 // A group of workers: its ranks' joins, and the loop of its leader around the real Scheduler. Like
 // the production loop: commands are applied between steps, one report per step, heartbeats when
-// idle. A step takes what the roofline says.
+// idle; with two plans in flight the second is made when the first begins to run. A step takes what
+// the roofline says.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -108,11 +110,16 @@ class SimGroup {
   Duration longest_step() const { return longest_step_; }
 
  private:
-  void Tick();  // the leader's loop, when something may be done
+  // The leader's loop: does a turn if no step runs that it waits for.
+  void Tick();
+  void DoTurn();
   void StartLeader(const GroupStart& start);
   void Apply(const Commands& commands);
+  // Plans as far ahead as may be.
+  void PlanAhead();
+  // Runs the oldest plan in flight.
   void BeginStep();
-  void CountPreemptions();
+  void CountPreemptions(const StepPlan& plan);
   void EndStep();
   void Report();
   void DieAfter(Duration delay);
@@ -154,9 +161,8 @@ class SimGroup {
   FakeExecutor executor_;
   std::vector<std::pair<PeerId, RouterToWorker>> inbox_;
   WorkerEffects effects_;
-  StepPlan plan_;
+  std::deque<StepPlan> plans_;  // in flight; the first one runs
   StepResult result_;
-  bool stepping_ = false;
   bool step_done_ = false;  // finished while paused
   bool draining_ = false;
   bool report_due_ = false;

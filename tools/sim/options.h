@@ -44,6 +44,9 @@ struct SimOptions {
   uint64_t kv_blocks = 7500;  // of the smallest rank
   uint32_t extra_blocks = 0;  // larger ranks have up to that many more
   uint32_t batch_tokens = 1024;
+  // As of a CPU. A GPU has two, so that the host's work takes no time of the GPU's; simulated, it
+  // takes none at all.
+  uint32_t plans_in_flight = 1;
   FakeModel model{.vocab = 128'256, .eos = 128'001, .length_in_seed = true};
   ModelCost model_cost;
   DeviceCost device_cost;

@@ -27,7 +27,10 @@ void AuditSequence(const GroupState& state, const Sequence& sequence) {
   KVERN_CHECK_LE(sequence.computed, sequence.length());
   KVERN_CHECK_LE(sequence.computed, sequence.table.size() * kBlockSize);
   KVERN_CHECK_LE(sequence.announced, sequence.table.size());
-  KVERN_CHECK_LT(sequence.output.size(), sequence.request->dispatch.sampling.max_tokens);
+  const uint32_t max_tokens = sequence.request->dispatch.sampling.max_tokens;
+  KVERN_CHECK_LT(sequence.output.size(), max_tokens);
+  KVERN_CHECK_LE(sequence.output.size() + sequence.drawing, max_tokens);
+  KVERN_CHECK_LE(sequence.drawing, state.in_flight.size());
   if (sequence.slot) {
     KVERN_CHECK(state.by_slot[*sequence.slot] == &sequence);
   } else {

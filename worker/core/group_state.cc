@@ -62,6 +62,10 @@ void GroupState::DropSequence(Sequence& sequence) {
 void GroupState::EndSequence(Request& request, size_t index) {
   KVERN_CHECK_LT(index, request.live.size());
   DropSequence(*request.live[index]);
+  if (!in_flight.empty()) {
+    request.live[index]->request = nullptr;
+    in_flight[in_flight.size() - 1].over.push_back(std::move(request.live[index]));
+  }
   request.live.erase(request.live.begin() + static_cast<std::ptrdiff_t>(index));
   --running;
   if (!request.started) --not_started;

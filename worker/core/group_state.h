@@ -9,17 +9,33 @@
 #include <vector>
 
 #include "cluster/base/id_map.h"
+#include "cluster/base/ring.h"
 #include "worker/core/block_pool.h"
 #include "worker/core/scheduler.h"
 #include "worker/core/sequence.h"
 
 namespace kvern {
 
+// A plan that is not committed yet: the ranks may have executed it, or not even begun.
+struct PlanInFlight {
+  struct Row {
+    Sequence* sequence = nullptr;  // kept until the commit, over or not
+    Slot slot = 0;                 // at the time of the plan
+    bool sample = false;
+  };
+  uint64_t step_id = 0;
+  Time planned_at = 0;
+  std::vector<Row> rows;
+  uint64_t prefill_tokens = 0;                  // of rows that are not decodes
+  uint64_t recomputed_tokens = 0;               // of those
+  std::vector<std::unique_ptr<Sequence>> over;  // ended while this was the newest plan in flight
+};
+
 // Every request is in exactly one of `started`, `waiting` and `waiting_guaranteed`; each is ordered
 // by age, oldest first.
 struct GroupState {
   explicit GroupState(const SchedulerConfig& config_in)
-      : config(config_in), pool(config_in.num_blocks) {}
+      : config(config_in), pool(config_in.num_blocks), in_flight(config_in.plans_in_flight) {}
 
   SchedulerConfig config;
   BlockPool pool;
@@ -32,12 +48,10 @@ struct GroupState {
   std::vector<Slot> free_slots;    // last freed at the end
   std::vector<Slot> to_release;    // of sequences that are over or preempted; the next plan says so
 
-  std::vector<PlanRow> in_flight;  // rows of the plan that is not committed yet
-  size_t decodes_in_flight = 0;    // leading rows of it that are decodes
-  bool plan_in_flight = false;
-  Time planned_at = 0;
-  uint64_t step_id = 0;       // of the newest plan
-  uint64_t samples_hash = 0;  // of the newest committed step
+  Ring<PlanInFlight> in_flight;  // oldest first
+  Time committed_at = 0;         // the newest commit
+  uint64_t step_id = 0;          // of the newest plan
+  uint64_t samples_hash = 0;     // of the newest committed step
 
   uint64_t reserved = 0;           // sum over requests
   uint64_t reserved_by_class = 0;  // of it, those of class guaranteed
@@ -67,7 +81,8 @@ struct GroupState {
   // Frees the blocks of a live sequence and schedules the release of its slot.
   void DropSequence(Sequence& sequence);
   // Removes choice `index` of `request.live`; the request too, when that was its last one.
-  // `request` may be gone on return.
+  // `request` may be gone on return. Its blocks are free at once: ranks execute plans in order, so
+  // whoever gets them next writes after the plans in flight have.
   void EndSequence(Request& request, size_t index);
 };
 

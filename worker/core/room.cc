@@ -7,10 +7,20 @@
 namespace kvern {
 
 void RoomMaker::Make() {
+  LetGoExhausted();
   GrowStarted();
   StartGuaranteed();
   SortOut();
   StartWaiting();
+}
+
+void RoomMaker::LetGoExhausted() {
+  if (state_.in_flight.empty()) return;
+  for (Request* request : state_.started) {
+    for (const std::unique_ptr<Sequence>& sequence : request->live) {
+      if (sequence->exhausted()) TakeBack(*sequence);
+    }
+  }
 }
 
 void RoomMaker::GrowStarted() {
@@ -55,6 +65,9 @@ void RoomMaker::StartWaiting() {
   }
   while (!state_.waiting.empty()) {
     Request& request = *state_.waiting.front();
+    // Ranks begin a sequence with all its tokens: those of one that was preempted just now are
+    // still being drawn.
+    if (request.drawing()) return;
     uint64_t blocks = request.BlocksToGoOn();
     uint64_t needed = request.guaranteed ? request.reserved : blocks;
     uint64_t largest = request.guaranteed ? LargestStandard() : 0;
@@ -96,6 +109,7 @@ Request* RoomMaker::PickVictim() const {
   for (size_t i = state_.started.size(); i-- > 0;) {
     Request* request = state_.started[i];
     if (!request->started || request->guaranteed || request == oldest) continue;
+    if (request->committed == 0) continue;  // nothing is left to compute of it
     uint64_t redo = request->TokensToRedo();
     if (victim != nullptr && redo >= least) continue;
     victim = request;
@@ -114,14 +128,18 @@ void RoomMaker::Preempt(Request& request) {
     request.guaranteed = ++request.preemptions == kMaxPreemptions;
   }
   for (const std::unique_ptr<Sequence>& sequence : request.live) {
-    state_.DropSequence(*sequence);
     sequence->lost = std::max(sequence->lost, sequence->computed);
-    sequence->computed = 0;
-    sequence->announced = 0;
-    sequence->decoding = false;
-    sequence->tail_settled = false;
+    TakeBack(*sequence);
   }
   request.forked = request.live.size() == 1;
+}
+
+void RoomMaker::TakeBack(Sequence& sequence) {
+  state_.DropSequence(sequence);
+  sequence.computed = 0;
+  sequence.announced = 0;
+  sequence.decoding = false;
+  sequence.tail_settled = false;
 }
 
 void RoomMaker::SortOut() {

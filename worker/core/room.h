@@ -17,6 +17,8 @@ class RoomMaker {
   void Make();
 
  private:
+  // Takes the blocks and slots of choices with nothing left to compute but what is in flight.
+  void LetGoExhausted();
   void GrowStarted();
   void StartGuaranteed();
   void StartWaiting();
@@ -27,6 +29,7 @@ class RoomMaker {
   // The standard request that loses least, the younger of equals; never the oldest of all.
   Request* PickVictim() const;
   void Preempt(Request& request);
+  void TakeBack(Sequence& sequence);
   // Lists what was preempted as waiting.
   void SortOut();
 

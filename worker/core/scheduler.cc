@@ -14,6 +14,7 @@ namespace kvern {
 
 Scheduler::Scheduler(const SchedulerConfig& config) : state_(std::make_unique<GroupState>(config)) {
   KVERN_CHECK(config.max_batch_tokens > 0 && config.max_sample_rows > 0);
+  KVERN_CHECK_LE(config.plans_in_flight, kMaxPlansInFlight);
 }
 
 Scheduler::~Scheduler() = default;
@@ -59,56 +60,37 @@ void Scheduler::Cancel(Time /*now*/, const CancelDispatch& cancel, WorkerEffects
 }
 
 bool Scheduler::Plan(Time now, StepPlan& plan) {
-  KVERN_CHECK(!state_->plan_in_flight) << "step " << state_->step_id << " was not committed";
+  KVERN_CHECK(!full()) << "step " << state_->in_flight.front().step_id << " was not committed";
   if (state_->running == 0) return false;
   RoomMaker(*state_).Make();
-  StepBuilder(*state_, plan).Build();
-  state_->planned_at = now;
-  return true;
+  return StepBuilder(*state_, plan).Build(now);
 }
 
 void Scheduler::Commit(Time now, const StepResult& result, WorkerEffects& effects) {
   GroupState& state = *state_;
-  KVERN_CHECK(state.plan_in_flight);
-  KVERN_CHECK_EQ(result.step_id, state.step_id);
-  state.plan_in_flight = false;
+  KVERN_CHECK(!state.in_flight.empty());
+  const PlanInFlight plan = state.in_flight.PopFront();
+  KVERN_CHECK_EQ(result.step_id, plan.step_id);
   state.samples_hash = SamplesHash(result);
-  Count(now);
+  state.step_time += now - std::max(plan.planned_at, state.committed_at);
+  state.committed_at = now;
+  state.prefill_tokens += plan.prefill_tokens;
+  state.recomputed_tokens += plan.recomputed_tokens;
   effects.runs.reserve(effects.runs.size() + result.samples.size());
   size_t next_sample = 0;
-  for (const PlanRow& row : state.in_flight) {
-    const SampledToken* sample = nullptr;
-    if (row.sample) {
-      KVERN_CHECK_LT(next_sample, result.samples.size());
-      sample = &result.samples[next_sample++];
-      KVERN_CHECK_EQ(sample->slot, row.slot);
-    }
-    Sequence* sequence = state.by_slot[row.slot];
-    if (sequence == nullptr) continue;  // cancelled while the step ran
-    sequence->computed += row.count;
-    Request& request = *sequence->request;
-    if (sample != nullptr && TakeToken(*sequence, *sample, effects)) {
-      auto is_this = [&](const auto& live) { return live.get() == sequence; };
-      auto it = std::find_if(request.live.begin(), request.live.end(), is_this);
-      state.EndSequence(request, static_cast<size_t>(it - request.live.begin()));
-      continue;
-    }
-    SettleTail(request, *sequence);
+  for (const PlanInFlight::Row& row : plan.rows) {
+    if (!row.sample) continue;
+    KVERN_CHECK_LT(next_sample, result.samples.size());
+    const SampledToken& sample = result.samples[next_sample++];
+    KVERN_CHECK_EQ(sample.slot, row.slot);
+    if (row.sequence->request == nullptr) continue;  // over since it was planned
+    if (!TakeToken(*row.sequence, sample, effects)) continue;
+    Request& request = *row.sequence->request;
+    auto is_this = [&](const auto& live) { return live.get() == row.sequence; };
+    auto it = std::find_if(request.live.begin(), request.live.end(), is_this);
+    state.EndSequence(request, static_cast<size_t>(it - request.live.begin()));
   }
   KVERN_CHECK_EQ(next_sample, result.samples.size());
-  state.in_flight.clear();
-}
-
-void Scheduler::Count(Time now) {
-  GroupState& state = *state_;
-  state.step_time += now - state.planned_at;
-  for (size_t i = state.decodes_in_flight; i < state.in_flight.size(); ++i) {
-    const PlanRow& row = state.in_flight[i];
-    state.prefill_tokens += row.count;
-    const Sequence* sequence = state.by_slot[row.slot];
-    if (sequence == nullptr || sequence->lost <= row.start) continue;
-    state.recomputed_tokens += std::min(row.count, sequence->lost - row.start);
-  }
 }
 
 bool Scheduler::TakeToken(Sequence& sequence, const SampledToken& sample, WorkerEffects& effects) {
@@ -124,26 +106,11 @@ bool Scheduler::TakeToken(Sequence& sequence, const SampledToken& sample, Worker
                           {}});
   TokenRun& run = effects.runs.back();
   if (dispatch.sampling.logprobs) run.logprobs = {sample.logprob};
-  sequence.decoding = true;
+  KVERN_CHECK(sequence.drawing > 0);
+  --sequence.drawing;
   sequence.output.push_back(sample.token_id);
   run.finish_reason = FinishOf(dispatch, sample.token_id, sequence.output.size(), run.stop_reason);
   return run.finish_reason != FinishReason::kNone;
-}
-
-void Scheduler::SettleTail(Request& request, Sequence& sequence) {
-  if (!request.ends_on_block() || sequence.tail_settled) return;
-  if (sequence.computed < request.prompt_tokens()) return;
-  sequence.tail_settled = true;
-  uint32_t tail = request.prompt_tokens() / kBlockSize - 1;
-  for (const std::unique_ptr<Sequence>& sibling : request.live) {
-    if (sibling.get() == &sequence || !sibling->tail_settled) continue;
-    BlockId shared = sibling->table[tail];
-    state_->pool.Ref(shared);
-    state_->Unref(request, sequence.table[tail]);
-    sequence.table[tail] = shared;
-    sequence.announced = std::min(sequence.announced, tail);
-    return;
-  }
 }
 
 void Scheduler::FillReport(StepReport& report) const {
@@ -161,6 +128,10 @@ uint64_t Scheduler::used_blocks() const { return state_->pool.used(); }
 uint64_t Scheduler::reserved_blocks() const { return state_->reserved; }
 uint32_t Scheduler::running() const { return state_->running; }
 uint32_t Scheduler::waiting() const { return state_->not_started; }
-bool Scheduler::idle() const { return state_->running == 0; }
+uint32_t Scheduler::plans_in_flight() const {
+  return static_cast<uint32_t>(state_->in_flight.size());
+}
+bool Scheduler::full() const { return state_->in_flight.full(); }
+bool Scheduler::idle() const { return state_->running == 0 && state_->in_flight.empty(); }
 
 }  // namespace kvern

@@ -2,6 +2,12 @@
 // Pure: no clock, thread, file or device. One per group, driven by its leader (worker/engine) and
 // by the simulator (tests/sim):  Accept / Cancel -> Plan -> (execute) -> Commit.
 //
+// With two plans in flight a step is planned while the one before it runs, from all that is known
+// by then: how many tokens each sequence will have, but not which. So a plan never depends on a
+// token's value, except that a sequence which turns out to have ended (a stop id, a cancel) may
+// have a row in the plan after: it is executed, and what it draws is dropped. Ranks execute plans
+// whole and in order; what a plan frees may therefore be used by the next.
+//
 // Invariants (Audit, after every step in tests):
 //  - free + held = total blocks; a block is held by exactly the sequences whose tables name it;
 //  - a request's blocks never exceed BlocksNeeded(prompt, max_tokens, n), its worst case;
@@ -37,6 +43,8 @@ inline constexpr uint32_t kNewcomerShare = 4;
 
 inline constexpr uint32_t kMaxPreemptions = 2;
 
+inline constexpr uint32_t kMaxPlansInFlight = 2;
+
 struct SchedulerConfig {
   uint64_t num_blocks = 0;
   uint32_t max_batch_tokens = 512;  // decodes and prefill chunks of one step
@@ -45,6 +53,7 @@ struct SchedulerConfig {
   uint32_t max_sample_rows = 256;   // tokens drawn in one step: bounds the logits in memory
   uint32_t max_seq_len = 0;
   uint32_t vocab_size = 0;
+  uint32_t plans_in_flight = 1;  // made and not committed; at most kMaxPlansInFlight
 };
 
 // What the group has to tell the router.
@@ -70,14 +79,16 @@ class Scheduler {
   void Accept(Time now, const Dispatch& dispatch, WorkerEffects& effects);
 
   // Stops a choice or all choices; unknown requests and other epochs are ignored. Blocks are free
-  // for the next Plan. Nothing is reported for what was cancelled.
+  // for the next Plan. Nothing is reported for what was cancelled; plans in flight compute it in
+  // vain.
   void Cancel(Time now, const CancelDispatch& cancel, WorkerEffects& effects);
 
-  // Fills the next step. False: nothing can run (then `plan` is untouched). Each plan must be
-  // committed before the next is made.
+  // Fills the next step. False: nothing can run, as long as the plans in flight are not committed
+  // (then `plan` is untouched). REQUIRES: plans_in_flight() < the configured number.
   bool Plan(Time now, StepPlan& plan);
 
-  // Takes the tokens drawn in the plan's step: appends, finishes choices, frees blocks.
+  // Takes the tokens drawn in the step of the oldest plan in flight: appends, finishes choices,
+  // frees blocks.
   void Commit(Time now, const StepResult& result, WorkerEffects& effects);
 
   // Fills the report's counts and totals: all but what it is about (group, step, command) and what
@@ -88,17 +99,14 @@ class Scheduler {
   uint64_t reserved_blocks() const;  // worst cases of the accepted requests; may exceed the pool
   uint32_t running() const;          // sequences that are not over, those that wait included
   uint32_t waiting() const;          // of them, those without blocks: not started, or preempted
-  bool idle() const;                 // nothing accepted is unfinished
+  uint32_t plans_in_flight() const;  // made and not committed
+  bool full() const;                 // as many as may be: one must be committed before the next
+  bool idle() const;                 // nothing accepted is unfinished, no plan is in flight
 
   // Dies if an invariant is broken.
   void Audit() const;
 
  private:
-  // Adds the step's rows to the totals.
-  void Count(Time now);
-  // Moves a choice that completed the prompt's last block onto a sibling's
-  // (Request::ends_on_block).
-  void SettleTail(Request& request, Sequence& sequence);
   // Appends a drawn token and reports it; true when the choice is over.
   bool TakeToken(Sequence& sequence, const SampledToken& sample, WorkerEffects& effects);
 

@@ -12,7 +12,8 @@ namespace kvern {
 
 struct Request;
 
-// One choice of one request that is not over.
+// One choice of one request. One that is over while plans in flight have rows of it is kept until
+// they are committed, with a null `request`.
 struct Sequence {
   Request* request = nullptr;
   uint32_t choice = 0;
@@ -20,13 +21,16 @@ struct Sequence {
   std::vector<BlockId> table;    // blocks of tokens [0, table.size() * kBlockSize)
   uint32_t announced = 0;        // leading entries of `table` that the ranks have
   std::vector<uint32_t> output;  // tokens of the choice so far, earlier epochs included
-  uint32_t computed = 0;         // leading tokens whose keys and values the ranks have computed
+  uint32_t drawing = 0;          // tokens after those: plans in flight draw them
+  uint32_t computed = 0;         // leading tokens whose keys and values plans have computed
   uint32_t lost = 0;             // leading tokens that were computed once and then preempted
-  bool decoding = false;         // has drawn a token since it last got its blocks
+  bool decoding = false;         // draws tokens since it last got its blocks
   bool tail_settled = false;     // see Request::ends_on_block
 
-  uint32_t length() const;  // known tokens: prompt and output
+  uint32_t length() const;  // tokens: prompt, output and those that are being drawn
   uint32_t remaining() const { return length() - computed; }
+  // Its last token is being drawn: nothing is left to plan.
+  bool exhausted() const;
 };
 
 struct Request {
@@ -46,24 +50,40 @@ struct Request {
 
   // The blocks with which every live choice can compute all its tokens, and a choice that has not
   // drawn yet the token after them too (so that a start is worth its prefill). Never more than
-  // `reserved`: a live choice has fewer than max_tokens tokens.
+  // `reserved`: a choice that is not exhausted has fewer than max_tokens tokens.
   uint64_t BlocksToGoOn() const {
     uint64_t shared = prompt_tokens() / kBlockSize;
-    uint64_t blocks = shared;
+    uint64_t own = 0;
+    bool any = false;
     for (const std::unique_ptr<Sequence>& sequence : live) {
+      if (sequence->exhausted()) continue;
+      any = true;
       uint64_t tokens = uint64_t{sequence->length()} + (sequence->decoding ? 0 : 1);
-      blocks += (tokens + kBlockSize - 1) / kBlockSize - shared;
+      own += (tokens + kBlockSize - 1) / kBlockSize - shared;
     }
-    return blocks;
+    return any ? shared + own : 0;
   }
 
   // Tokens that must be computed again if the request loses its blocks.
   uint64_t TokensToRedo() const {
     if (!forked) return live[0]->computed;
     uint64_t tokens = 0;
-    for (const std::unique_ptr<Sequence>& sequence : live) tokens += sequence->computed;
+    uint64_t choices = 0;
+    for (const std::unique_ptr<Sequence>& sequence : live) {
+      if (sequence->exhausted()) continue;
+      tokens += sequence->computed;
+      ++choices;
+    }
     // Their common prefix is computed once.
-    return tokens - (live.size() - 1) * (prompt_tokens() - 1);
+    return choices == 0 ? 0 : tokens - (choices - 1) * (prompt_tokens() - 1);
+  }
+
+  // Plans in flight draw tokens of it: what it has said is not all known.
+  bool drawing() const {
+    for (const std::unique_ptr<Sequence>& sequence : live) {
+      if (sequence->drawing > 0) return true;
+    }
+    return false;
   }
 
   // The prompt is computed once up to its last token; each choice then runs that token itself, so
@@ -76,7 +96,11 @@ struct Request {
 };
 
 inline uint32_t Sequence::length() const {
-  return request->prompt_tokens() + static_cast<uint32_t>(output.size());
+  return request->prompt_tokens() + static_cast<uint32_t>(output.size()) + drawing;
+}
+
+inline bool Sequence::exhausted() const {
+  return output.size() + drawing >= request->dispatch.sampling.max_tokens;
 }
 
 }  // namespace kvern

@@ -17,18 +17,24 @@ uint32_t LongestChunk(const Sequence& sequence) {
   return sequence.remaining();
 }
 
-// Calls `visit` for every sequence that has work, oldest request first, then by choice.
+// Calls `visit` for every sequence that has work to be planned, oldest request first, then by
+// choice.
 template <typename Visit>
 void ForEachRunnable(const GroupState& state, Visit visit) {
   for (Request* request : state.started) {
     size_t count = request->forked ? request->live.size() : 1;
-    for (size_t i = 0; i < count; ++i) visit(*request->live[i]);
+    for (size_t i = 0; i < count; ++i) {
+      if (!request->live[i]->exhausted()) visit(*request->live[i]);
+    }
   }
 }
 
 }  // namespace
 
-void StepBuilder::Build() {
+bool StepBuilder::Build(Time now) {
+  bool any = false;
+  ForEachRunnable(state_, [&](const Sequence&) { any = true; });
+  if (!any) return false;
   plan_.starts.clear();  // One by one: the vectors keep their memory.
   plan_.forks.clear();
   plan_.appends.clear();
@@ -46,8 +52,11 @@ void StepBuilder::Build() {
   AddDecodes();
   AddPrefills();
   KVERN_CHECK(!plan_.rows.empty());
-  state_.in_flight = plan_.rows;
-  state_.plan_in_flight = true;
+  for (const PlanInFlight::Row& row : in_flight_.rows) SettleTail(*row.sequence);
+  in_flight_.step_id = plan_.step_id;
+  in_flight_.planned_at = now;
+  state_.in_flight.PushBack(std::move(in_flight_));
+  return true;
 }
 
 void StepBuilder::Fork() {
@@ -117,7 +126,6 @@ void StepBuilder::AddDecodes() {
   ForEachRunnable(state_, [&](Sequence& sequence) {
     if (sequence.decoding) AddRow(sequence, 1);
   });
-  state_.decodes_in_flight = plan_.rows.size();
 }
 
 void StepBuilder::SharePrefill(uint32_t budget) {
@@ -168,11 +176,20 @@ void StepBuilder::AddRow(Sequence& sequence, uint32_t count) {
   AnnounceBlocks(sequence);
   bool sample = end == sequence.length();
   plan_.rows.push_back({*sequence.slot, sequence.computed, count, sample});
+  in_flight_.rows.push_back({&sequence, *sequence.slot, sample});
+  if (!sequence.decoding) {
+    in_flight_.prefill_tokens += count;
+    uint32_t lost = std::max(sequence.lost, sequence.computed) - sequence.computed;
+    in_flight_.recomputed_tokens += std::min(count, lost);
+  }
+  sequence.computed = end;
   KVERN_CHECK_LE(count, tokens_left_);
   tokens_left_ -= count;
   if (!sample) return;
   KVERN_CHECK(samples_left_ > 0);
   --samples_left_;
+  ++sequence.drawing;
+  sequence.decoding = true;
 }
 
 void StepBuilder::AnnounceBlocks(Sequence& sequence) {
@@ -183,6 +200,23 @@ void StepBuilder::AnnounceBlocks(Sequence& sequence) {
   append.blocks.assign(sequence.table.begin() + sequence.announced, sequence.table.end());
   plan_.appends.push_back(std::move(append));
   sequence.announced = static_cast<uint32_t>(sequence.table.size());
+}
+
+void StepBuilder::SettleTail(Sequence& sequence) {
+  Request& request = *sequence.request;
+  if (!request.ends_on_block() || sequence.tail_settled) return;
+  if (sequence.computed < request.prompt_tokens()) return;
+  sequence.tail_settled = true;
+  uint32_t tail = request.prompt_tokens() / kBlockSize - 1;
+  for (const std::unique_ptr<Sequence>& sibling : request.live) {
+    if (sibling.get() == &sequence || !sibling->tail_settled) continue;
+    BlockId shared = sibling->table[tail];
+    state_.pool.Ref(shared);
+    state_.Unref(request, sequence.table[tail]);
+    sequence.table[tail] = shared;
+    sequence.announced = std::min(sequence.announced, tail);
+    return;
+  }
 }
 
 }  // namespace kvern

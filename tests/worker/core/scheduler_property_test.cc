@@ -1,9 +1,10 @@
-// Random workloads of both classes over tiny pools: after every call the audit holds, every row
-// finds its tokens' keys and values, nobody loses, repeats or changes a token by preemption, and in
-// the end nothing is held.
+// Random workloads of both classes over tiny pools, with one plan in flight or two: after every
+// call the audit holds, every row finds its tokens' keys and values, nobody loses, repeats or
+// changes a token by preemption, and in the end nothing is held.
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <deque>
 #include <map>
 #include <set>
 #include <vector>
@@ -40,6 +41,7 @@ class Workload {
     config_.max_sample_rows = static_cast<uint32_t>(rng_.Between(tight_ ? 10 : 1, 20));
     config_.max_seq_len = 1000;
     config_.vocab_size = kMaxId;
+    config_.plans_in_flight = static_cast<uint32_t>(rng_.Between(1, 2));
     cancels_ = rng_.Chance(1, 2);
     standard_of_4_ = rng_.Below(5);  // 0: all are guaranteed, 4: all are standard
     scheduler_ = std::make_unique<Scheduler>(config_);
@@ -65,6 +67,7 @@ class Workload {
   }
 
   uint64_t tokens() const { return tokens_; }
+  uint64_t planned_ahead() const { return planned_ahead_; }
   uint64_t preemptions() const { return preemptions_; }
   uint64_t preempted_twice() const { return preempted_twice_; }
   uint64_t recomputed() const { return rank_->recomputed_tokens(); }
@@ -164,27 +167,45 @@ class Workload {
     Forget(it);
   }
 
+  // Fills the pipeline, as the leader's loop does, and commits the oldest plan in it.
   void Step() {
-    StepPlan plan;
-    if (!scheduler_->Plan(now_, plan)) {
+    while (!scheduler_->full() && Plan()) {
+      if (rng_.Chance(1, 10)) Cancel();  // between plan and commit
+    }
+    if (::testing::Test::HasFatalFailure()) return;
+    if (drawn_.empty()) {
       ASSERT_TRUE(scheduler_->idle());
       return;
     }
-    scheduler_->Audit();
-    ASSERT_GT(plan.NumTokens(), 0u);
-    ASSERT_LE(plan.NumTokens(), config_.max_batch_tokens);
-    CheckPreemptions(plan);
-    if (rng_.Chance(1, 10)) Cancel();  // between plan and commit
-    StepResult result = rank_->Execute(plan);
-    ASSERT_LE(result.samples.size(), config_.max_sample_rows);
+    ASSERT_EQ(scheduler_->plans_in_flight(), drawn_.size());
+    if (drawn_.size() > 1) ++planned_ahead_;
     WorkerEffects effects;
     now_ += 3 * kMicrosecond;
-    scheduler_->Commit(now_, result, effects);
+    scheduler_->Commit(now_, drawn_.front(), effects);
+    drawn_.pop_front();
     scheduler_->Audit();
-    now_ += kMillisecond;
     ++steps_;
     for (const TokenRun& run : effects.runs) Take(run);
     CheckReport();
+    if (drawn_.empty()) now_ += kMillisecond;  // idle time, which is not a step's
+  }
+
+  bool Plan() {
+    StepPlan plan;
+    bool planned = scheduler_->Plan(now_, plan);
+    scheduler_->Audit();
+    if (planned) Execute(plan);
+    return planned;
+  }
+
+  // At once; the scheduler learns later what was drawn.
+  void Execute(const StepPlan& plan) {
+    ASSERT_GT(plan.NumTokens(), 0u);
+    ASSERT_LE(plan.NumTokens(), config_.max_batch_tokens);
+    CheckPreemptions(plan);
+    drawn_.push_back(rank_->Execute(plan));
+    ASSERT_LE(drawn_.back().samples.size(), config_.max_sample_rows);
+    prefilled_.push_back(rank_->prefill_tokens());
   }
 
   // A slot with blocks that is released while its choice is not over was preempted.
@@ -194,7 +215,11 @@ class Workload {
       const CheckedRank::Sequence& sequence = rank_->at(slot);
       if (sequence.table.empty()) continue;
       auto it = sent_.find(RequestId{1, sequence.id});
-      if (it != sent_.end() && !it->second.over[sequence.choice]) preempted.insert(it->first);
+      if (it == sent_.end() || it->second.over[sequence.choice]) continue;
+      // Its last token is drawn but not committed.
+      size_t output = sequence.tokens.size() - sequence.prompt_tokens;
+      if (output == it->second.dispatch.sampling.max_tokens) continue;
+      preempted.insert(it->first);
     }
     for (const RequestId& id : preempted) {
       Sent& sent = sent_.at(id);
@@ -212,9 +237,10 @@ class Workload {
     ASSERT_LE(report.waiting, report.running);
     ASSERT_EQ(report.preemptions, preemptions_);
     ASSERT_EQ(report.step_us, steps_ * 3);
-    ASSERT_EQ(report.prefill_tokens, rank_->prefill_tokens());
+    ASSERT_EQ(report.prefill_tokens, prefilled_.front());
+    prefilled_.pop_front();
     // A cancel may also make tokens be computed again, or come between plan and commit.
-    if (cancels_) return;
+    if (cancels_ || !drawn_.empty()) return;
     ASSERT_EQ(report.recomputed_tokens, rank_->recomputed_tokens());
   }
 
@@ -250,10 +276,13 @@ class Workload {
   uint64_t standard_of_4_ = 0;
   std::unique_ptr<Scheduler> scheduler_;
   std::unique_ptr<CheckedRank> rank_;
+  std::deque<StepResult> drawn_;    // of the plans in flight
+  std::deque<uint64_t> prefilled_;  // tokens, when each of them had been executed
   SentMap sent_;
   Time now_ = 0;
   uint64_t last_id_ = 0;
   uint64_t steps_ = 0;
+  uint64_t planned_ahead_ = 0;
   uint64_t tokens_ = 0;
   uint64_t preemptions_ = 0;
   uint64_t preempted_twice_ = 0;
@@ -261,6 +290,7 @@ class Workload {
 
 TEST(SchedulerProperty, RandomWorkloadsDrainToNothing) {
   uint64_t tokens = 0;
+  uint64_t planned_ahead = 0;
   uint64_t preemptions = 0;
   uint64_t preempted_twice = 0;
   uint64_t recomputed = 0;
@@ -270,12 +300,14 @@ TEST(SchedulerProperty, RandomWorkloadsDrainToNothing) {
     workload.Run(150);
     if (HasFatalFailure()) return;
     tokens += workload.tokens();
+    planned_ahead += workload.planned_ahead();
     preemptions += workload.preemptions();
     preempted_twice += workload.preempted_twice();
     recomputed += workload.recomputed();
   }
   // The workloads did something.
   EXPECT_GT(tokens, 100000u);
+  EXPECT_GT(planned_ahead, 10000u);
   EXPECT_GT(preemptions, 300u);
   EXPECT_GT(preempted_twice, 50u);
   EXPECT_GT(recomputed, 10000u);

@@ -78,7 +78,7 @@ std::string SchedulerScript::Run(const std::string& line) {
   if (command == "commit" || command == "step") {
     std::vector<uint32_t> tokens;
     for (const std::string& word : bare) tokens.push_back(static_cast<uint32_t>(std::stoul(word)));
-    if (planned_) Commit(std::move(tokens), command == "step");
+    if (!plans_.empty()) Commit(std::move(tokens), command == "step");
   }
   if (command == "show") {
     out_ << "used " << scheduler_->used_blocks() << ", reserved " << scheduler_->reserved_blocks()
@@ -99,6 +99,8 @@ void SchedulerScript::Config(const Words& words) {
   config.max_sample_rows = Number(words, "samples", 16);
   config.max_seq_len = Number(words, "seq", 4096);
   config.vocab_size = 1000;
+  config.plans_in_flight = Number(words, "plans", 1);
+  plans_.clear();
   scheduler_ = std::make_unique<Scheduler>(config);
 }
 
@@ -145,26 +147,28 @@ void SchedulerScript::Cancel(const std::string& name, const Words& words) {
 }
 
 void SchedulerScript::Plan() {
-  planned_ = scheduler_->Plan(0, plan_);
-  if (planned_) {
-    PrintPlan(plan_, out_);
-  } else {
+  StepPlan plan;
+  if (!scheduler_->Plan(0, plan)) {
     out_ << "nothing to run\n";
+    return;
   }
+  PrintPlan(plan, out_);
+  plans_.push_back(std::move(plan));
 }
 
 void SchedulerScript::Commit(std::vector<uint32_t> tokens, bool repeat_last) {
   StepResult result;
-  result.step_id = plan_.step_id;
+  const StepPlan& plan = plans_.front();
+  result.step_id = plan.step_id;
   size_t next = 0;
-  for (const PlanRow& row : plan_.rows) {
+  for (const PlanRow& row : plan.rows) {
     if (!row.sample) continue;
     if (repeat_last && next == tokens.size() && next > 0) --next;
     KVERN_CHECK_LT(next, tokens.size()) << "the script gives too few tokens";
     result.samples.push_back({row.slot, tokens[next], {tokens[next], -1.0f, {}}});
     ++next;
   }
-  planned_ = false;
+  plans_.pop_front();
   WorkerEffects effects;
   scheduler_->Commit(0, result, effects);
   PrintEffects(effects);

@@ -1,15 +1,17 @@
 // Runs a scheduler by a script of text lines and shows what it does as text.
 //
-//   config blocks=N [budget=N] [slots=N] [samples=N] [seq=N]  a new scheduler
+//   config blocks=N [budget=N] [slots=N] [samples=N] [seq=N] [plans=N]   a new scheduler
 //   accept ID [standard] prompt=N [max=N] [n=N] [epoch=N] [emitted=A,B/C] [eos=N] [stop=N] [...]
 //   cancel ID [epoch=N] [choice=N]
 //   plan                        prints the plan
-//   commit [TOKEN ...]          the drawn tokens, one for each row that draws; prints the report
+//   commit [TOKEN ...]          of the oldest plan in flight: the drawn tokens, one for each row
+//                               that draws; prints the report
 //   step [TOKEN ...]            plan and commit; the last token stands for all further rows
 //   show                        prints the counts
 //   totals                      prints what was preempted and computed since the start
 #pragma once
 
+#include <deque>
 #include <map>
 #include <memory>
 #include <sstream>
@@ -39,8 +41,7 @@ class SchedulerScript {
 
   std::unique_ptr<Scheduler> scheduler_;
   std::map<std::string, RequestId> ids_;
-  StepPlan plan_;
-  bool planned_ = false;
+  std::deque<StepPlan> plans_;  // in flight
   std::ostringstream out_;
 };
 
