@@ -102,10 +102,13 @@ __device__ __forceinline__ void LdMatrixX4Trans(uint32_t (&r)[4], const void* ro
                : "memory");
 }
 
-// d += a * b: [16, 16] times [16, 8], bf16 in, float32 sums.
+// d += a * b: [16, 16] times [16, 8], bf16 in, float32 sums. Volatile as it is a step of the whole
+// warp: an asm with no effect but its outputs may be moved to where they are used, into a branch
+// that not all lanes take ("Inline PTX Assembly in CUDA", 1.2.3 and 1.2.4).
 __device__ __forceinline__ void MmaBf16(float (&d)[4], const uint32_t (&a)[4],
                                         const uint32_t (&b)[2]) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
       "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
