@@ -28,6 +28,19 @@ TEST(LoadBackendTest, SaysWhyThereIsNone) {
   EXPECT_EQ(CudaBackend().status(), backend.status());
 }
 
+// One that says another build, one from before there was anything to say.
+TEST(LoadBackendTest, APluginOfAnotherBuildIsRefused) {
+  for (const auto& [name, says] :
+       {std::pair("other", "0.0.9 headers 0123456789ab"), std::pair("mute", "(says none)")}) {
+    const std::string path = absl::StrCat(KVERN_TEST_PLUGINS "/libload_backend_", name, ".so");
+    const absl::Status status = LoadBackend(path).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(std::string(status.message()),
+                testing::HasSubstr(absl::StrCat(path, " is of another build: ", says,
+                                                ", this program: " KVERN_VERSION " headers ")));
+  }
+}
+
 TEST(LoadBackendTest, TheEmulatedKindIsAlwaysUsable) {
   EXPECT_STREQ(EmulatedBackend().name(), "emulated");
   EXPECT_EQ(EmulatedBackend().Usable(), absl::OkStatus());

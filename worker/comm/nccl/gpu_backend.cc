@@ -29,8 +29,9 @@ class Backend final : public GpuBackend {
 }  // namespace
 }  // namespace KVERN_GPU_BUILD
 
-#ifdef KVERN_GPU_PLUGIN
-// How whoever loads the plugin finds it.
+#ifdef KVERN_PLUGIN_BUILD
+// How whoever loads the plugin finds it, and sees first that both are of one build.
+extern "C" const char* KvernGpuBuild() { return KVERN_PLUGIN_BUILD; }
 extern "C" const GpuBackend* KvernGpuBackend() {
   static const Backend backend;
   return &backend;

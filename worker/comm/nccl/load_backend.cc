@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <string>
+#include <string_view>
 
 #include "cluster/base/log.h"
 
@@ -13,7 +14,6 @@ namespace {
 
 constexpr char kPlugin[] = "libkvern_cuda.so";
 constexpr char kDriver[] = "libcuda.so.1";
-constexpr char kEntry[] = "KvernGpuBackend";
 
 std::filesystem::path PluginPath() {
   std::error_code error;
@@ -24,28 +24,36 @@ std::filesystem::path PluginPath() {
   return folder / kPlugin;
 }
 
-absl::StatusOr<const GpuBackend*> Load() {
-  const std::filesystem::path path = PluginPath();
+// A function of the plugin, which takes nothing; null when it has none of that name.
+template <typename Result>
+auto Function(void* plugin, const char* name) {
+  return reinterpret_cast<Result (*)()>(dlsym(plugin, name));
+}
+
+}  // namespace
+
+absl::StatusOr<const GpuBackend*> LoadBackend(const std::string& path) {
   std::error_code error;
   if (!std::filesystem::exists(path, error)) {
-    return FailedPrecondition("no CUDA backend: ", path.string(),
+    return FailedPrecondition("no CUDA backend: ", path,
                               " does not exist (it is built where there is a CUDA toolkit)");
   }
   // Never closed: its libraries keep threads and exit handlers.
   void* plugin = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (plugin == nullptr) return FailedPrecondition("no CUDA backend: ", dlerror());
-  using Entry = const GpuBackend* (*)();
-  auto entry = reinterpret_cast<Entry>(dlsym(plugin, kEntry));
-  if (entry == nullptr) return FailedPrecondition("no CUDA backend: ", dlerror());
-  const GpuBackend* backend = entry();
-  KVERN_RETURN_IF_ERROR(backend->Usable());
-  return backend;
+  const auto build = Function<const char*>(plugin, "KvernGpuBuild");
+  const auto backend = Function<const GpuBackend*>(plugin, "KvernGpuBackend");
+  const std::string_view its = build == nullptr ? "(says none)" : build();
+  if (its != KVERN_PLUGIN_BUILD || backend == nullptr) {
+    return FailedPrecondition("no CUDA backend: ", path, " is of another build: ", ToAbsl(its),
+                              ", this program: " KVERN_PLUGIN_BUILD);
+  }
+  KVERN_RETURN_IF_ERROR(backend()->Usable());
+  return backend();
 }
 
-}  // namespace
-
 absl::StatusOr<const GpuBackend*> CudaBackend() {
-  static const absl::StatusOr<const GpuBackend*> loaded = Load();
+  static const absl::StatusOr<const GpuBackend*> loaded = LoadBackend(PluginPath());
   return loaded;
 }
 
