@@ -122,6 +122,9 @@ class Batch {
   // layouts. Only for devices that have graphs, and for sequences of one token each.
   virtual absl::Status Load(const BatchLayout& layout, int64_t padded_rows) = 0;
 
+  // Takes the token ids of the layout that was loaded last anew; nothing else of it has changed.
+  virtual absl::Status SetTokenIds(const BatchLayout& layout) = 0;
+
   // Where the layout lies that was loaded last, below kMaxSlots: a recorded step serves layouts of
   // its slot.
   virtual int slot() const = 0;

@@ -9,15 +9,23 @@
 
 namespace kvern {
 
-// The seam between the loops and the model; tests put a fake behind it. Called by one thread.
+// The seam between the loops and the model; tests put a fake behind it. Called by one thread. All
+// ranks prepare and finish the same steps in the same order and draw the same samples. Errors are
+// final for the group.
 class Executor {
  public:
   virtual ~Executor() = default;
 
-  // Executes `plan` on this rank; all ranks execute the same plans in the same order and return the
-  // same samples. Errors are final for the group: a peer is gone, the plan's step id is not the
-  // next one, or its previous_samples_hash differs from this rank's.
-  virtual absl::StatusOr<StepResult> Execute(const StepPlan& plan) = 0;
+  // Takes the plan of the next step. It begins to run at once, or, when the step before is not
+  // finished, as soon as that is: until then everything is made ready that does not depend on what
+  // that step draws. REQUIRES: fewer than kMaxPlansInFlight steps are prepared and not finished.
+  // Errors: the step id is not the next one, or previous_samples_hash is not that of the step that
+  // this rank has finished last; those of running the step.
+  virtual absl::Status Prepare(const StepPlan& plan) = 0;
+
+  // Waits for the oldest step that is not finished, draws its tokens, and lets the next one begin.
+  // REQUIRES: there is one. Errors: a peer is gone, the device fails.
+  virtual absl::StatusOr<StepResult> Finish() = 0;
 };
 
 }  // namespace kvern

@@ -65,9 +65,19 @@ absl::Status LeaderLoop::Apply(const Commands& commands) {
 }
 
 absl::Status LeaderLoop::Step() {
-  if (!scheduler_->Plan(MonotonicNow(), plan_)) return absl::OkStatus();
-  KVERN_RETURN_IF_ERROR(channel_->Send(plan_));
-  KVERN_ASSIGN_OR_RETURN(StepResult result, executor_->Execute(plan_));
+  if (scheduler_->Plan(MonotonicNow(), plan_)) {
+    const bool finish = scheduler_->full();
+    KVERN_RETURN_IF_ERROR(channel_->Send(plan_, finish));
+    KVERN_RETURN_IF_ERROR(executor_->Prepare(plan_));
+    return finish ? FinishStep() : absl::OkStatus();
+  }
+  if (scheduler_->plans_in_flight() == 0) return absl::OkStatus();
+  KVERN_RETURN_IF_ERROR(channel_->SendFinish());
+  return FinishStep();
+}
+
+absl::Status LeaderLoop::FinishStep() {
+  KVERN_ASSIGN_OR_RETURN(StepResult result, executor_->Finish());
   last_progress_ = MonotonicNow();
   scheduler_->Commit(last_progress_, result, effects_);
   step_id_ = result.step_id;
@@ -98,7 +108,7 @@ absl::Status LeaderLoop::Finish() {
   stop.step_id = step_id_ + 1;
   stop.previous_samples_hash = samples_hash_;
   stop.stop = true;
-  KVERN_RETURN_IF_ERROR(channel_->Send(stop));
+  KVERN_RETURN_IF_ERROR(channel_->Send(stop, /*finish=*/false));
   return port_->Send(Leave{config_.group_incarnation});
 }
 

@@ -20,8 +20,10 @@ struct LeaderConfig {
   Duration heartbeat = 2500 * kMillisecond;
 };
 
-// Runs on the thread of rank 0. Each turn takes all commands that are there, executes one step and
-// sends one report, so a cancel frees its blocks before the next step is planned.
+// Runs on the thread of rank 0. Each turn takes all commands that are there, plans a step, finishes
+// the oldest one that is prepared, if no more may be, and reports. So the plan that is made next
+// knows of all commands, and with two plans in flight a step is planned and prepared while the one
+// before it runs.
 class LeaderLoop {
  public:
   // All pointers outlive the loop.
@@ -37,8 +39,10 @@ class LeaderLoop {
  private:
   absl::Status TakeCommands(Duration timeout);
   absl::Status Apply(const Commands& commands);
-  // Executes the next step, if anything can run.
+  // Plans and prepares the next step, if anything can run. Finishes the oldest one, unless there is
+  // room for a further plan first.
   absl::Status Step();
+  absl::Status FinishStep();
   absl::Status Report();
   absl::Status Finish();
 
@@ -54,7 +58,7 @@ class LeaderLoop {
   bool draining_ = false;
   bool report_due_ = false;  // something happened that the router does not know yet
   uint64_t acked_command_ = 0;
-  uint64_t step_id_ = 0;       // of the newest executed step
+  uint64_t step_id_ = 0;       // of the newest finished step
   uint64_t samples_hash_ = 0;  // of its samples
   Time last_progress_ = 0;     // when all ranks last did something together
   Time last_report_ = 0;

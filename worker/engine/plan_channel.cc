@@ -9,15 +9,16 @@
 namespace kvern {
 namespace {
 
-// The first message of each plan: most plans fit into it, so that most take one broadcast.
+// An order, or its beginning: most plans fit into it, so that most orders take one broadcast.
 struct Frame {
-  uint64_t bytes = 0;  // of the whole plan; 0: a keep-alive
-  std::byte head[1016] = {};
+  uint64_t bytes = 0;   // of the whole plan; 0: there is none
+  uint64_t finish = 0;  // 1: finish a step. With neither it is a keep-alive.
+  std::byte head[1008] = {};
 };
 
 }  // namespace
 
-absl::Status PlanChannel::Send(const StepPlan& plan) {
+absl::Status PlanChannel::Send(const StepPlan& plan, bool finish) {
   if (comm_->world() == 1) return absl::OkStatus();
   std::string encoded = EncodePlan(plan);
   if (encoded.size() > kMaxPlanBytes) {
@@ -26,11 +27,19 @@ absl::Status PlanChannel::Send(const StepPlan& plan) {
   }
   Frame frame;
   frame.bytes = encoded.size();
+  frame.finish = finish ? 1 : 0;
   size_t head = std::min(encoded.size(), sizeof(frame.head));
   std::memcpy(frame.head, encoded.data(), head);
   KVERN_RETURN_IF_ERROR(comm_->Broadcast(&frame, sizeof(frame), 0));
   if (head == encoded.size()) return absl::OkStatus();
   return comm_->Broadcast(encoded.data() + head, encoded.size() - head, 0);
+}
+
+absl::Status PlanChannel::SendFinish() {
+  if (comm_->world() == 1) return absl::OkStatus();
+  Frame frame;
+  frame.finish = 1;
+  return comm_->Broadcast(&frame, sizeof(frame), 0);
 }
 
 absl::Status PlanChannel::KeepAlive() {
@@ -40,12 +49,14 @@ absl::Status PlanChannel::KeepAlive() {
   return comm_->Barrier();
 }
 
-absl::StatusOr<std::optional<StepPlan>> PlanChannel::Receive() {
+absl::StatusOr<PlanChannel::Order> PlanChannel::Receive() {
   Frame frame;
   KVERN_RETURN_IF_ERROR(comm_->Broadcast(&frame, sizeof(frame), 0));
+  Order order;
+  order.finish = frame.finish != 0;
   if (frame.bytes == 0) {
-    KVERN_RETURN_IF_ERROR(comm_->Barrier());
-    return std::optional<StepPlan>();
+    if (!order.finish) KVERN_RETURN_IF_ERROR(comm_->Barrier());
+    return order;
   }
   if (frame.bytes > kMaxPlanBytes) {
     return Internal("a plan of ", frame.bytes, " bytes was announced, limit ", kMaxPlanBytes);
@@ -62,7 +73,8 @@ absl::StatusOr<std::optional<StepPlan>> PlanChannel::Receive() {
     return Internal("plan of step ", decoded.message.step_id, " came after step ", last_step_);
   }
   last_step_ = decoded.message.step_id;
-  return std::optional<StepPlan>(std::move(decoded.message));
+  order.plan = std::move(decoded.message);
+  return order;
 }
 
 }  // namespace kvern

@@ -12,22 +12,31 @@
 
 namespace kvern {
 
-// One per rank, used by the rank's thread between steps. Every call is a collective: the ranks call
-// Receive once for each Send and each KeepAlive of the leader. Errors are final for the group.
+// One per rank, used by the rank's thread. Every call is a collective: the ranks call Receive once
+// for each call of the leader. The leader says when a step is to be finished, since that takes
+// collectives too: all ranks must agree on their order. Errors are final for the group.
 class PlanChannel {
  public:
+  struct Order {
+    std::optional<StepPlan> plan;  // prepare it
+    bool finish = false;           // then finish the oldest step that is prepared
+  };
+
   // `comm` outlives the channel.
   explicit PlanChannel(Communicator* comm) : comm_(comm) {}
 
   // Leader (rank 0). Internal if the plan is larger than kMaxPlanBytes.
-  absl::Status Send(const StepPlan& plan);
+  absl::Status Send(const StepPlan& plan, bool finish);
+
+  // Leader: an order without a plan.
+  absl::Status SendFinish();
 
   // Leader: proves to the ranks that it lives, and to itself that all ranks do.
   absl::Status KeepAlive();
 
-  // The other ranks: the next plan, or nothing for a keep-alive. Internal if the bytes are not
-  // those of a plan or its step is not the one after the last.
-  absl::StatusOr<std::optional<StepPlan>> Receive();
+  // The other ranks: the next order; a keep-alive is one with nothing to do. Internal if the bytes
+  // are not those of a plan or its step is not the one after the last.
+  absl::StatusOr<Order> Receive();
 
  private:
   Communicator* comm_;

@@ -215,6 +215,8 @@ absl::Status Rank::RunLeader(const GroupStart& start, LeaderPort& port, PlanChan
   config.max_sample_rows = max_sample_rows();
   config.max_seq_len = config_.max_seq_len;
   config.vocab_size = model_.vocab_size;
+  config.plans_in_flight = config_.plans_in_flight;
+  if (config.plans_in_flight == 0) config.plans_in_flight = config_.gpu == nullptr ? 1 : 2;
   Scheduler scheduler(config);
   LeaderConfig leader;
   leader.group_incarnation = start.group_incarnation;

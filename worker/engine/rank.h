@@ -39,6 +39,9 @@ struct RankConfig {
   uint64_t kv_blocks = 0;
   uint32_t max_seq_len = 0;  // 0: the model's
   uint32_t max_batch_tokens = 512;
+  // Of the group's leader. 0: one where the host computes, two where a GPU does, so that the host
+  // plans and prepares a step while the one before it runs.
+  uint32_t plans_in_flight = 0;
 };
 
 // Belongs to the rank's thread, which opens it, runs it and destroys it.

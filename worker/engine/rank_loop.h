@@ -1,4 +1,4 @@
-// The loop of the ranks that follow: receive a plan, execute it.
+// The loop of the ranks that follow: receive an order, do it.
 #pragma once
 
 #include "cluster/base/status.h"

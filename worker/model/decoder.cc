@@ -37,7 +37,9 @@ class Decoder::Impl {
         limits_(limits) {}
 
   absl::Status Allocate();
-  absl::StatusOr<Tensor> Forward(const BatchLayout& layout, KvCache& cache);
+  absl::Status Prepare(const BatchLayout& layout);
+  absl::Status SetTokenIds(const BatchLayout& layout) { return batch_->SetTokenIds(layout); }
+  absl::StatusOr<Tensor> Run(KvCache& cache);
   size_t workspace_bytes() const { return workspace_->bytes() + batch_->bytes(); }
   void ForgetRecordedSteps() { steps_.clear(); }
 
@@ -82,6 +84,11 @@ class Decoder::Impl {
   Tensor logit_normed_;                    // [R, H]
   Tensor logits_;                          // [R, V]
   std::map<int64_t, RecordedStep> steps_;  // by rows
+  struct {
+    int64_t tokens = 0;
+    int64_t logit_rows = 0;
+    int64_t padded = 0;  // rows; 0: it is not one to record
+  } prepared_;
 };
 
 absl::Status Decoder::Impl::Allocate() {
@@ -175,18 +182,21 @@ absl::Status Decoder::Impl::RunPadded(int64_t rows, KvCache& cache) {
   return graph->Launch();
 }
 
-absl::StatusOr<Tensor> Decoder::Impl::Forward(const BatchLayout& layout, KvCache& cache) {
+absl::Status Decoder::Impl::Prepare(const BatchLayout& layout) {
   auto tokens = static_cast<int64_t>(layout.token_ids.size());
   auto logit_rows = static_cast<int64_t>(layout.logit_rows.size());
   KVERN_CHECK(tokens >= 1 && tokens <= limits_.max_tokens) << tokens;
   KVERN_CHECK_LE(logit_rows, limits_.max_logit_rows);
+  prepared_ = {tokens, logit_rows, RowsOfGraph(layout)};
+  return batch_->Load(layout, prepared_.padded);
+}
+
+absl::StatusOr<Tensor> Decoder::Impl::Run(KvCache& cache) {
   KVERN_CHECK_EQ(cache.shape().kv_heads, int64_t{weights_.shard.kv_heads.size()});
   PlaceTensors();
-  int64_t padded = RowsOfGraph(layout);
-  KVERN_RETURN_IF_ERROR(batch_->Load(layout, padded));
-  if (padded == 0) return Compute(tokens, logit_rows, cache);
-  KVERN_RETURN_IF_ERROR(RunPadded(padded, cache));
-  return logits_.FirstRows(logit_rows);
+  if (prepared_.padded == 0) return Compute(prepared_.tokens, prepared_.logit_rows, cache);
+  KVERN_RETURN_IF_ERROR(RunPadded(prepared_.padded, cache));
+  return logits_.FirstRows(prepared_.logit_rows);
 }
 
 absl::StatusOr<Tensor> Decoder::Impl::Compute(int64_t tokens, int64_t logit_rows, KvCache& cache) {
@@ -264,8 +274,15 @@ absl::StatusOr<std::unique_ptr<Decoder>> Decoder::Create(const ModelWeights* wei
 Decoder::Decoder(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Decoder::~Decoder() = default;
 
+absl::Status Decoder::Prepare(const BatchLayout& layout) { return impl_->Prepare(layout); }
+
+absl::Status Decoder::SetTokenIds(const BatchLayout& layout) { return impl_->SetTokenIds(layout); }
+
+absl::StatusOr<Tensor> Decoder::Run(KvCache& cache) { return impl_->Run(cache); }
+
 absl::StatusOr<Tensor> Decoder::Forward(const BatchLayout& layout, KvCache& cache) {
-  return impl_->Forward(layout, cache);
+  KVERN_RETURN_IF_ERROR(impl_->Prepare(layout));
+  return impl_->Run(cache);
 }
 
 void Decoder::ForgetRecordedSteps() { impl_->ForgetRecordedSteps(); }

@@ -27,9 +27,18 @@ class Decoder {
                                                          const DecoderLimits& limits);
   ~Decoder();
 
-  // Computes all layers for the batch, storing keys and values in `cache`. The returned tensor
-  // [logit_rows, vocabulary rows of this rank] (float32) is valid until the next call.
-  // Errors are those of the communicator: final for the group.
+  // Tells the device all of the step that is known: of the token ids, those of tokens that are
+  // still being drawn may be anything. The step before may still run. `layout` stays alive until
+  // the step is done.
+  absl::Status Prepare(const BatchLayout& layout);
+  // The token ids of the layout prepared last have changed.
+  absl::Status SetTokenIds(const BatchLayout& layout);
+  // Computes all layers for the layout prepared last, storing keys and values in `cache`. The
+  // returned tensor [logit_rows, vocabulary rows of this rank] (float32) is valid until the next
+  // call. Errors are those of the communicator: final for the group.
+  absl::StatusOr<Tensor> Run(KvCache& cache);
+
+  // Prepare and Run.
   absl::StatusOr<Tensor> Forward(const BatchLayout& layout, KvCache& cache);
 
   size_t workspace_bytes() const;

@@ -1,9 +1,11 @@
 // An executor without a model: what it draws is a function of the sequence's tokens, so a lost or
-// repeated row changes every later token.
+// repeated row changes every later token. Writes down in which order it is called.
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
+#include <string>
 #include <vector>
 
 #include "cluster/base/rng.h"
@@ -14,9 +16,6 @@ namespace kvern {
 class FakeExecutor : public Executor {
  public:
   static constexpr uint32_t kVocab = 1000;
-
-  // Fails in the step of this id (0: never).
-  explicit FakeExecutor(uint64_t fail_at = 0) : fail_at_(fail_at) {}
 
   // The token after `tokens` of a choice.
   static uint32_t NextToken(const std::vector<uint32_t>& tokens, uint32_t choice) {
@@ -37,10 +36,21 @@ class FakeExecutor : public Executor {
     return output;
   }
 
-  absl::StatusOr<StepResult> Execute(const StepPlan& plan) override {
-    if (plan.step_id == fail_at_) return Internal("step ", plan.step_id, " fails on purpose");
+  absl::Status Prepare(const StepPlan& plan) override {
+    calls_ += absl::StrCat("prepare ", plan.step_id, "\n");
     if (plan.step_id != last_step_ + 1) return Internal("step ", plan.step_id, " out of order");
     if (plan.previous_samples_hash != last_hash_) return Internal("other samples");
+    last_step_ = plan.step_id;
+    plans_.push_back(plan);
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<StepResult> Finish() override {
+    if (plans_.empty()) return Internal("nothing is prepared");
+    const StepPlan plan = plans_.front();
+    plans_.pop_front();
+    calls_ += absl::StrCat("finish ", plan.step_id, "\n");
+    if (plan.step_id == fail_at_) return Internal("step ", plan.step_id, " fails on purpose");
     for (Slot slot : plan.releases) slots_.erase(slot);
     for (const SequenceStart& start : plan.starts) {
       slots_[start.slot] = {start.tokens, start.choice, 0};
@@ -61,10 +71,17 @@ class FakeExecutor : public Executor {
       sequence.tokens.push_back(token);
       result.samples.push_back({row.slot, token, {}});
     }
-    last_step_ = plan.step_id;
     last_hash_ = SamplesHash(result);
+    if (plan.step_id == differ_at_) last_hash_ ^= 1;
     return result;
   }
+
+  // The step of this id fails.
+  void FailAt(uint64_t step_id) { fail_at_ = step_id; }
+  // The samples of the step of this id are not those of the other ranks.
+  void DifferAt(uint64_t step_id) { differ_at_ = step_id; }
+
+  const std::string& calls() const { return calls_; }
 
  private:
   struct Sequence {
@@ -73,7 +90,10 @@ class FakeExecutor : public Executor {
     uint32_t computed = 0;
   };
   std::map<Slot, Sequence> slots_;
-  uint64_t fail_at_;
+  std::deque<StepPlan> plans_;  // prepared
+  std::string calls_;
+  uint64_t fail_at_ = 0;
+  uint64_t differ_at_ = 0;
   uint64_t last_step_ = 0;
   uint64_t last_hash_ = 0;
 };

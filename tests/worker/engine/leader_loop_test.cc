@@ -24,9 +24,10 @@ constexpr Incarnation kIncarnation = 77;
 // A group of `world` ranks, one thread each.
 class TestGroup {
  public:
-  explicit TestGroup(int world, uint64_t fail_rank_1_at = 0)
-      : fail_rank_1_at_(fail_rank_1_at),
+  TestGroup(uint32_t plans_in_flight, int world)
+      : plans_in_flight_(plans_in_flight),
         port_([this](WorkerToRouter message) { box_.Put(std::move(message)); }),
+        executors_(static_cast<size_t>(world)),
         statuses_(static_cast<size_t>(world)) {
     comms_ = NewLocalGroup(world);
   }
@@ -59,17 +60,19 @@ class TestGroup {
   void Push(Commands commands) { port_.Push(std::move(commands)); }
 
   MessageBox& box() { return box_; }
+  // Before Start or after Wait.
+  FakeExecutor& executor(size_t rank) { return executors_[rank]; }
   const absl::Status& status(size_t rank) const { return statuses_[rank]; }
 
  private:
   void RunRank(int rank, int world) {
     size_t index = static_cast<size_t>(rank);
-    FakeExecutor executor(rank == 1 ? fail_rank_1_at_ : 0);
+    FakeExecutor& executor = executors_[index];
     PlanChannel channel(comms_[index].get());
     if (rank > 0) {
       statuses_[index] = RunRankLoop(channel, executor);
     } else {
-      SchedulerConfig config{100, 24, 100, 16, 1000, FakeExecutor::kVocab};
+      SchedulerConfig config{100, 24, 100, 16, 1000, FakeExecutor::kVocab, plans_in_flight_};
       Scheduler scheduler(config);
       LeaderConfig leader{kIncarnation, static_cast<uint32_t>(world), 5 * kMillisecond};
       statuses_[0] = LeaderLoop(leader, &scheduler, &executor, &channel, &port_).Run();
@@ -77,10 +80,11 @@ class TestGroup {
     if (!statuses_[index].ok()) comms_[index]->Abort();
   }
 
-  uint64_t fail_rank_1_at_;
+  const uint32_t plans_in_flight_;
   MessageBox box_;
   LocalPort port_;
   std::vector<std::unique_ptr<Communicator>> comms_;
+  std::vector<FakeExecutor> executors_;
   std::vector<absl::Status> statuses_;
   std::vector<std::thread> threads_;
   uint64_t sequence_ = 0;
@@ -98,8 +102,12 @@ Dispatch Request(uint64_t id, uint32_t prompt_tokens, uint32_t max_tokens, uint3
   return dispatch;
 }
 
-TEST(LeaderLoop, RunsManyRequestsOnThreeRanks) {
-  TestGroup group(3);
+// With one plan in flight and with two.
+class Loops : public ::testing::TestWithParam<uint32_t> {};
+INSTANTIATE_TEST_SUITE_P(PlansInFlight, Loops, ::testing::Values(1u, 2u));
+
+TEST_P(Loops, RunsManyRequestsOnThreeRanks) {
+  TestGroup group(GetParam(), 3);
   group.Start();
   std::vector<Dispatch> requests;
   for (uint64_t id = 1; id <= 12; ++id) {
@@ -136,9 +144,51 @@ TEST(LeaderLoop, RunsManyRequestsOnThreeRanks) {
   }
 }
 
+// The overlap itself: a step is planned and prepared, on every rank, before the one before it is
+// finished.
+TEST_P(Loops, AStepIsPreparedWhileTheOneBeforeRuns) {
+  TestGroup group(GetParam(), 2);
+  group.Say({Request(1, 3, 4)});
+  group.Say({}, {}, true);
+  group.Start();
+  group.Wait();
+  const char* one_by_one =
+      "prepare 1\nfinish 1\nprepare 2\nfinish 2\nprepare 3\nfinish 3\nprepare 4\nfinish 4\n";
+  const char* ahead =
+      "prepare 1\nprepare 2\nfinish 1\nprepare 3\nfinish 2\nprepare 4\nfinish 3\nfinish 4\n";
+  for (size_t rank : {0u, 1u}) {
+    EXPECT_TRUE(group.status(rank).ok()) << group.status(rank);
+    EXPECT_EQ(group.executor(rank).calls(), GetParam() == 1 ? one_by_one : ahead);
+  }
+}
+
+// A stop id shows only when its step is finished: with two plans in flight there is a step too
+// many, whose token nobody sees.
+TEST_P(Loops, NothingIsSaidAfterAStopId) {
+  TestGroup group(GetParam(), 2);
+  Dispatch request = Request(1, 3, 10);
+  const std::vector<uint32_t> said = FakeExecutor::Expected(request.prompt, 0, 2);
+  request.sampling.stop_token_ids = {said[1]};
+  group.Say({request});
+  group.Say({}, {}, true);
+  group.Start();
+  std::vector<uint32_t> heard;
+  StepReport last;
+  while (true) {
+    WorkerToRouter message = group.box().Take();
+    if (std::holds_alternative<Leave>(message)) break;
+    last = std::get<StepReport>(message);
+    for (const TokenRun& run : last.runs) heard.push_back(run.token_ids[0]);
+  }
+  group.Wait();
+  EXPECT_EQ(heard, said);
+  EXPECT_EQ(last.step_id, GetParam() == 1 ? 2u : 3u);
+  EXPECT_EQ(last.used_blocks, 0u);
+}
+
 // The report after a cancel has freed the blocks, however long the request would have run.
-TEST(LeaderLoop, ACancelFreesBlocksWithinAStep) {
-  TestGroup group(2);
+TEST_P(Loops, ACancelFreesBlocksWithinAStep) {
+  TestGroup group(GetParam(), 2);
   group.Start();
   group.Say({Request(1, 10, 900)});
   group.box().TakeReportWhere([](const StepReport& report) { return report.step_id >= 3; });
@@ -151,8 +201,8 @@ TEST(LeaderLoop, ACancelFreesBlocksWithinAStep) {
   EXPECT_TRUE(report.runs.empty());
 }
 
-TEST(LeaderLoop, ACancelReachesWhatWasDispatchedInTheSameTurn) {
-  TestGroup group(1);
+TEST_P(Loops, ACancelReachesWhatWasDispatchedInTheSameTurn) {
+  TestGroup group(GetParam(), 1);
   group.Start();
   group.Say({Request(1, 10, 900)}, {CancelDispatch{{0, 1}, 0, true, 0}});
   StepReport report =
@@ -160,8 +210,8 @@ TEST(LeaderLoop, ACancelReachesWhatWasDispatchedInTheSameTurn) {
   EXPECT_EQ(report.reserved_blocks, 0u);
 }
 
-TEST(LeaderLoop, AnIdleLeaderKeepsReporting) {
-  TestGroup group(2);
+TEST_P(Loops, AnIdleLeaderKeepsReporting) {
+  TestGroup group(GetParam(), 2);
   group.Start();
   for (int i = 0; i < 5; ++i) {
     WorkerToRouter message = group.box().Take();
@@ -173,8 +223,8 @@ TEST(LeaderLoop, AnIdleLeaderKeepsReporting) {
   EXPECT_EQ(report.acked_command, 1u);
 }
 
-TEST(LeaderLoop, NothingNewIsTakenWhileDraining) {
-  TestGroup group(1);
+TEST_P(Loops, NothingNewIsTakenWhileDraining) {
+  TestGroup group(GetParam(), 1);
   group.Say({Request(1, 3, 500)});
   group.Say({}, {}, true);
   group.Say({Request(2, 3, 5)});
@@ -185,8 +235,8 @@ TEST(LeaderLoop, NothingNewIsTakenWhileDraining) {
   EXPECT_EQ(report.nacks[0].code, ErrorCode::kUnavailable);
 }
 
-TEST(LeaderLoop, AGapInTheCommandsEndsTheGroup) {
-  TestGroup group(2);
+TEST_P(Loops, AGapInTheCommandsEndsTheGroup) {
+  TestGroup group(GetParam(), 2);
   group.Start();
   group.Say({});
   group.SkipSequence();
@@ -196,8 +246,8 @@ TEST(LeaderLoop, AGapInTheCommandsEndsTheGroup) {
   EXPECT_EQ(group.status(1).code(), absl::StatusCode::kUnavailable) << group.status(1);
 }
 
-TEST(LeaderLoop, ARepeatedCommandEndsTheGroup) {
-  TestGroup group(1);
+TEST_P(Loops, ARepeatedCommandEndsTheGroup) {
+  TestGroup group(GetParam(), 1);
   group.Start();
   group.Push({kIncarnation, 1, {}, {}, false});
   group.Push({kIncarnation, 1, {}, {}, false});
@@ -205,22 +255,36 @@ TEST(LeaderLoop, ARepeatedCommandEndsTheGroup) {
   EXPECT_THAT(group.status(0).message(), HasSubstr("command 1 came after command 1"));
 }
 
-TEST(LeaderLoop, CommandsForAnotherIncarnationEndTheGroup) {
-  TestGroup group(1);
+TEST_P(Loops, CommandsForAnotherIncarnationEndTheGroup) {
+  TestGroup group(GetParam(), 1);
   group.Start();
   group.Push({kIncarnation + 1, 1, {}, {}, false});
   group.Wait();
   EXPECT_THAT(group.status(0).message(), HasSubstr("incarnation 78"));
 }
 
-TEST(LeaderLoop, ARankThatFailsEndsTheGroupWithItsOwnError) {
-  TestGroup group(3, /*fail_rank_1_at=*/4);
+TEST_P(Loops, ARankThatFailsEndsTheGroupWithItsOwnError) {
+  TestGroup group(GetParam(), 3);
+  group.executor(1).FailAt(4);
   group.Start();
   group.Say({Request(1, 3, 500)});
   group.Wait();
   EXPECT_THAT(group.status(1).message(), HasSubstr("step 4 fails on purpose"));
   EXPECT_EQ(group.status(0).code(), absl::StatusCode::kUnavailable) << group.status(0);
   EXPECT_EQ(group.status(2).code(), absl::StatusCode::kUnavailable) << group.status(2);
+}
+
+// The leader says with each plan what it drew in the newest step that it had finished by then.
+TEST_P(Loops, ARankThatDrewOtherTokensEndsTheGroup) {
+  TestGroup group(GetParam(), 2);
+  group.executor(1).DifferAt(5);
+  group.Say({Request(1, 3, 500)});
+  group.Start();
+  group.Wait();
+  EXPECT_THAT(group.status(1).message(), HasSubstr("other samples"));
+  EXPECT_EQ(group.status(0).code(), absl::StatusCode::kUnavailable) << group.status(0);
+  const char* end = GetParam() == 1 ? "finish 5\nprepare 6\n" : "finish 5\nprepare 7\n";
+  EXPECT_THAT(group.executor(1).calls(), ::testing::EndsWith(end));
 }
 
 }  // namespace

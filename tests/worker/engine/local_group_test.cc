@@ -10,97 +10,17 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/simt/runtime/enqueue.h"
+#include "tests/worker/engine/group_runs.h"
 #include "tests/worker/engine/message_box.h"
 
 namespace kvern {
 namespace {
 
-using Tokens = std::vector<uint32_t>;
-using Answers = std::map<std::pair<uint64_t, uint32_t>, Tokens>;  // by request and choice
-
-struct Shape {
-  const char* model = "llama_9h_3kv";
-  uint32_t world = 1;
-  uint32_t max_batch_tokens = 512;
-  int threads = 1;
-  uint64_t kv_blocks = 400;
-  const GpuBackend* gpu = nullptr;
-  bool batch_invariant = false;
-};
-
-std::shared_ptr<const Checkpoint> OpenModel(const std::string& name) {
-  auto checkpoint = Checkpoint::Open("tests/golden/tiny/" + name);
-  EXPECT_TRUE(checkpoint.ok()) << checkpoint.status();
-  return *std::move(checkpoint);
-}
-
-RankConfig ConfigOf(const Shape& shape) {
-  RankConfig config;
-  config.world = shape.world;
-  config.threads = shape.threads;
-  config.kv_dtype = DType::kF32;
-  config.kv_blocks = shape.kv_blocks;
-  config.max_batch_tokens = shape.max_batch_tokens;
-  config.gpu = shape.gpu;
-  config.batch_invariant = shape.batch_invariant;
-  return config;
-}
-
-// Runs the requests together and returns what they said; `last` is set to the last report, `joins`
-// to what the ranks said of themselves.
-Answers RunGroup(const Shape& shape, const std::vector<Dispatch>& requests,
-                 StepReport* last = nullptr, std::vector<Join>* joins = nullptr) {
-  MessageBox box;
-  absl::Status end;
-  auto group = LocalGroup::Open(
-      OpenModel(shape.model), ConfigOf(shape),
-      [&](WorkerToRouter message) { box.Put(std::move(message)); },
-      [&](absl::Status status) { end = status; });
-  EXPECT_TRUE(group.ok()) << group.status();
-  EXPECT_EQ((*group)->joins().size(), shape.world);
-  if (joins != nullptr) *joins = (*group)->joins();
-  (*group)->Start(GroupStart{1, 5, shape.kv_blocks, "", 10000, (*group)->joins()[0].comm_id});
-  (*group)->Push(Commands{5, 1, requests, {}, true});
-  Answers answers;
-  while (true) {
-    WorkerToRouter message = box.Take();
-    if (std::holds_alternative<Leave>(message)) break;
-    const StepReport& report = std::get<StepReport>(message);
-    if (last != nullptr) *last = report;
-    for (const Nack& nack : report.nacks) ADD_FAILURE() << nack.message;
-    for (const TokenRun& run : report.runs) {
-      Tokens& tokens = answers[{run.request_id.low, run.choice}];
-      EXPECT_EQ(run.position, tokens.size());
-      tokens.insert(tokens.end(), run.token_ids.begin(), run.token_ids.end());
-    }
-  }
-  group->reset();
-  EXPECT_TRUE(end.ok()) << end;
-  return answers;
-}
-
-Dispatch Request(uint64_t id, Tokens prompt, uint32_t max_tokens, float temperature) {
-  Dispatch dispatch;
-  dispatch.request_id = {0, id};
-  dispatch.prompt = std::move(prompt);
-  dispatch.sampling.max_tokens = max_tokens;
-  dispatch.sampling.temperature = temperature;
-  dispatch.sampling.seed = 1000 + id;
-  dispatch.sampling.ignore_eos = true;
-  return dispatch;
-}
-
-Tokens Prompt(uint32_t length, uint32_t salt) {
-  Tokens prompt;
-  for (uint32_t i = 0; i < length; ++i) prompt.push_back((i * 37 + salt * 101 + 5) % 256);
-  return prompt;
-}
-
 // 32 requests of several lengths and kinds; the first is the one looked at.
 std::vector<Dispatch> Batch() {
   std::vector<Dispatch> requests;
   for (uint32_t i = 0; i < 32; ++i) {
-    requests.push_back(Request(i + 1, Prompt(i == 0 ? 33 : 1 + i * 7 % 60, i), 12, 0.9f));
+    requests.push_back(NewRequest(i + 1, Prompt(i == 0 ? 33 : 1 + i * 7 % 60, i), 12, 0.9f));
     if (i % 5 == 4) requests.back().n = 3;
     if (i % 4 == 2) requests.back().sampling.temperature = 0;
     if (i % 4 == 3) requests.back().sampling.top_p = 0.8f;
@@ -135,7 +55,7 @@ TEST_P(SameTokens, ChoicesOfOneRequest) {
   shape.world = GetParam();
   for (uint32_t length : {1u, 15u, 16u, 17u, 32u}) {
     SCOPED_TRACE(length);
-    Dispatch request = Request(1, Prompt(length, 3), 20, 1.0f);
+    Dispatch request = NewRequest(1, Prompt(length, 3), 20, 1.0f);
     request.n = 4;
     Answers together = RunGroup(shape, {request});
     ASSERT_EQ(together.size(), 4u);
@@ -153,7 +73,7 @@ TEST_P(SameTokens, ChoicesOfOneRequest) {
 TEST_P(SameTokens, ALaterEpochGoesOn) {
   Shape shape;
   shape.world = GetParam();
-  Dispatch request = Request(1, Prompt(32, 8), 20, 1.0f);
+  Dispatch request = NewRequest(1, Prompt(32, 8), 20, 1.0f);
   request.n = 2;
   Answers whole = RunGroup(shape, {request});
   Tokens first = whole[{1, 0}];
@@ -189,7 +109,7 @@ TEST_P(SameTokens, PreemptedInASmallPool) {
   shape.world = GetParam();
   std::vector<Dispatch> requests;
   for (uint32_t i = 0; i < 10; ++i) {
-    requests.push_back(Request(i + 1, Prompt(10 + i * 7 % 40, i), 50, i % 3 == 0 ? 0.0f : 1.0f));
+    requests.push_back(NewRequest(i + 1, Prompt(10 + i * 7 % 40, i), 50, i % 3 == 0 ? 0.0f : 1.0f));
     requests.back().service_class = ServiceClass::kStandard;
     if (i % 4 == 1) requests.back().n = 3;
     if (i % 2 == 1) requests.back().sampling.repetition_penalty = 1.3f;
@@ -220,8 +140,8 @@ TEST(LocalGroup, GreedyFollowsTheReference) {
     nlohmann::json golden = nlohmann::json::parse(in);
     std::vector<Dispatch> requests;
     for (const auto& golden_case : golden["cases"]) {
-      requests.push_back(Request(requests.size() + 1, golden_case["ids"].get<Tokens>(),
-                                 static_cast<uint32_t>(golden_case["greedy"].size()), 0.0f));
+      requests.push_back(NewRequest(requests.size() + 1, golden_case["ids"].get<Tokens>(),
+                                    static_cast<uint32_t>(golden_case["greedy"].size()), 0.0f));
     }
     for (uint32_t world : {1u, 2u}) {
       Answers answers = RunGroup(Shape{model, world, 64, 1}, requests);
@@ -287,7 +207,7 @@ TEST(LocalGroup, WhatAGpuReportsIsWhatItAllocates) {
     const Shape shape{model, 2, 64, 1, 40, &EmulatedBackend(), batch_invariant};
     const simt::MallocTotals before[] = {simt::MallocsOf(0), simt::MallocsOf(1)};
     std::vector<Join> joins;
-    RunGroup(shape, {Request(1, Prompt(5, 1), 5, 0.9f)}, nullptr, &joins);
+    RunGroup(shape, {NewRequest(1, Prompt(5, 1), 5, 0.9f)}, nullptr, &joins);
     ASSERT_EQ(joins.size(), 2u);
     for (size_t r = 0; r < joins.size(); ++r) {
       const Join& join = joins[r];

@@ -20,6 +20,7 @@ namespace kvern {
 class CpuBatch final : public Batch {
  public:
   absl::Status Load(const BatchLayout& layout, int64_t padded_rows) override;
+  absl::Status SetTokenIds(const BatchLayout&) override { return absl::OkStatus(); }
   int slot() const override { return 0; }
   size_t bytes() const override { return 0; }
   const BatchLayout& layout() const;

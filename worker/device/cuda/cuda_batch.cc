@@ -93,6 +93,16 @@ absl::Status CudaBatch::Load(const BatchLayout& layout, int64_t padded_rows) {
   return context_.status();
 }
 
+absl::Status CudaBatch::SetTokenIds(const BatchLayout& layout) {
+  KVERN_CHECK_LE(static_cast<int64_t>(layout.token_ids.size()), rows_);
+  context_.Enter();
+  KVERN_RETURN_IF_ERROR(tables_->Again());
+  std::copy(layout.token_ids.begin(), layout.token_ids.end(), Host<uint32_t>(places_.token_ids));
+  tables_->Send(places_.token_ids, layout.token_ids.size() * sizeof(uint32_t));
+  tables_->Sent();
+  return context_.status();
+}
+
 // Token ids, positions, cache slots and logit rows. Rows that pad: token 0 at position 0, stored
 // nowhere.
 void CudaBatch::FillRows(const BatchLayout& layout) {

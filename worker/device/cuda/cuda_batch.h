@@ -18,6 +18,7 @@ class CudaBatch final : public Batch {
                                                        const BatchLimits& limits);
 
   absl::Status Load(const BatchLayout& layout, int64_t padded_rows) override;
+  absl::Status SetTokenIds(const BatchLayout& layout) override;
   int slot() const override { return tables_->slot(); }
   size_t bytes() const override { return tables_->bytes() + workspace_.bytes(); }
 

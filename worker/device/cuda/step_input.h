@@ -23,6 +23,9 @@ class StepInput {
   // comes later. Waits until the other's pinned memory may be written again; returns the context's
   // status.
   absl::Status Begin();
+  // Before anything is enqueued that reads the slot: waits until its pinned memory may be written
+  // once more.
+  absl::Status Again() { return context_.WaitFor(current().sent.get()); }
   std::byte* host() const { return pinned_.data() + At(); }
   // Copies bytes [begin, begin + bytes) of the slot.
   void Send(size_t begin, size_t bytes);
