@@ -1,6 +1,7 @@
 // The communicator of GPUs over emulated devices: sums, their order, and peers that are lost.
 #include <gtest/gtest.h>
 
+#include <barrier>
 #include <cstring>
 #include <functional>
 #include <thread>
@@ -132,18 +133,20 @@ TEST(NcclCommunicator, RanksWithDifferentIdsDoNotMeet) {
   const auto ids = {*EmulatedBackend().NewCommId(), *EmulatedBackend().NewCommId()};
   for (const std::vector<uint8_t>& other : {ids.begin()[1], std::vector<uint8_t>()}) {
     auto control = NewLocalGroup(2);
+    std::barrier ready(2);  // neither waits for the other's device
     std::vector<std::thread> threads;
     for (size_t r = 0; r < 2; ++r) {
       threads.emplace_back([&, r] {
         auto device = EmulatedBackend().NewDevice({.index = static_cast<int>(r)});
         ASSERT_TRUE(device.ok()) << device.status();
+        ready.arrive_and_wait();
         const absl::Status met =
             EmulatedBackend()
                 .NewCommunicator(device->get(), std::move(control[r]),
-                                 r == 0 ? ids.begin()[0] : other, nullptr, 50 * kMillisecond)
+                                 r == 0 ? ids.begin()[0] : other, nullptr, 500 * kMillisecond)
                 .status();
         const char* why = other.empty() ? "rank 1: the id to connect by has 0 bytes, NCCL's has 128"
-                                        : "rank 1: NCCL, connecting: not done within 50 ms";
+                                        : "rank 1: NCCL, connecting: not done within 500 ms";
         EXPECT_NE(met.message().find(why), absl::string_view::npos) << met;
       });
     }
