@@ -188,9 +188,12 @@ TEST(EmulatedDevice, RefusesWhatItHasNoKernelFor) {
 // copies.
 class EmulatedStreams : public testing::TestWithParam<int> {
  protected:
-  EmulatedStreams() { simt::MakeStreamLate(0, GetParam()); }
+  static std::unique_ptr<Device> OpenWithLateStream(int nth) {
+    simt::MakeStreamLate(0, nth);
+    return Open();
+  }
 
-  const std::unique_ptr<Device> device_ = Open();
+  const std::unique_ptr<Device> device_ = OpenWithLateStream(GetParam());
 };
 
 // The row of a one-token step that has token `id`.
@@ -216,6 +219,38 @@ TEST_P(EmulatedStreams, StepsThatFollowEachOtherReadTheirOwnTables) {
   auto* rows = static_cast<float*>((*out)->data());
   for (uint32_t step = 0; step < kSteps; ++step) {  // nobody waits for one
     ASSERT_TRUE((*batch)->Load(OneToken(step, blocks), 0).ok());
+    device_->ops().Embed(**batch, **table, 0, {rows + step * 8, DType::kF32, 1, 8, 8});
+  }
+  std::vector<float> values(kSteps * 8);
+  ASSERT_TRUE(device_->CopyToHost(values.data(), rows, values.size() * sizeof(float)).ok());
+  for (size_t i = 0; i < values.size(); ++i) {
+    EXPECT_EQ(values[i], static_cast<float>(i / 8 + 1)) << "step " << i / 8;
+  }
+}
+
+// A step's tables are sent, and its token ids once more, while the step before has not been
+// computed: a stream that works as late as it may does so only when somebody waits for it.
+TEST_P(EmulatedStreams, AStepIsPreparedWhileTheOneBeforeIsNotComputed) {
+  constexpr uint32_t kSteps = 7;
+  auto table = device_->NewMatrix(WeightFormat::kF32, kSteps, 8);
+  auto batch = device_->NewBatch({4, 4, 16, 2, 1, 16});
+  auto out = device_->Allocate(kSteps * 8 * sizeof(float));
+  ASSERT_TRUE(table.ok() && batch.ok() && out.ok());
+  for (uint32_t row = 0; row < kSteps; ++row) {
+    const std::vector<float> values(8, static_cast<float>(row + 1));
+    ASSERT_TRUE((*table)->SetRow(row, FileDtype::kF32, std::as_bytes(std::span(values))).ok());
+  }
+  ASSERT_TRUE(device_->Synchronize().ok());
+  const std::vector<uint32_t> blocks = {0};
+  auto* rows = static_cast<float*>((*out)->data());
+  for (uint32_t step = 0; step < kSteps; ++step) {
+    BatchLayout layout = OneToken(0, blocks);
+    ASSERT_TRUE((*batch)->Load(layout, 0).ok());
+    layout.token_ids[0] = step;
+    ASSERT_TRUE((*batch)->SetTokenIds(layout).ok());
+    // The memory of an emulated GPU is the host's.
+    const bool before_is_computed = step > 0 && rows[(step - 1) * 8] == static_cast<float>(step);
+    EXPECT_FALSE(GetParam() == 0 && before_is_computed) << "step " << step;
     device_->ops().Embed(**batch, **table, 0, {rows + step * 8, DType::kF32, 1, 8, 8});
   }
   std::vector<float> values(kSteps * 8);

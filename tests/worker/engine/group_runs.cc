@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "kernels/simt/runtime/enqueue.h"
 #include "tests/worker/engine/message_box.h"
 
 namespace kvern {
@@ -27,6 +28,9 @@ RankConfig ConfigOf(const Shape& shape) {
 
 Runs RunRequests(const Shape& shape, const std::vector<Dispatch>& requests, StepReport* last,
                  std::vector<Join>* joins, const Canceller& cancel) {
+  for (uint32_t rank = 0; rank < shape.world && shape.late_stream >= 0; ++rank) {
+    simt::MakeStreamLate(static_cast<int>(rank), shape.late_stream);
+  }
   MessageBox box;
   absl::Status end;
   auto group = LocalGroup::Open(

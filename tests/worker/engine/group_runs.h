@@ -26,6 +26,7 @@ struct Shape {
   const GpuBackend* gpu = nullptr;
   bool batch_invariant = false;
   uint32_t plans_in_flight = 0;  // 0: the device's
+  int late_stream = -1;          // of each emulated GPU: 0 computes, 1 copies, -1: none
 };
 
 // What is cancelled after this report.

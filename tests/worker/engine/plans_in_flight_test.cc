@@ -1,8 +1,13 @@
 // With two plans in flight a request says what it says with one: tokens, log-probabilities and ends
 // are the same bits, on the CPU and on a GPU, however the steps differ.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <future>
+
+#include "kernels/simt/runtime/enqueue.h"
 #include "tests/worker/engine/group_runs.h"
+#include "tests/worker/engine/message_box.h"
 
 namespace kvern {
 namespace {
@@ -11,6 +16,7 @@ struct Where {
   const char* name;
   const GpuBackend* gpu;
   uint32_t world;
+  int late_stream = -1;
 };
 
 class PlansInFlight : public ::testing::TestWithParam<Where> {
@@ -20,6 +26,7 @@ class PlansInFlight : public ::testing::TestWithParam<Where> {
     shape.world = GetParam().world;
     shape.gpu = GetParam().gpu;
     shape.batch_invariant = true;
+    shape.late_stream = GetParam().late_stream;
     shape.plans_in_flight = plans;
     return shape;
   }
@@ -79,11 +86,11 @@ TEST_P(PlansInFlight, StopAtTheSameToken) {
 
 // Preempted at other moments than with one plan, as the scheduler knows less when it plans.
 TEST_P(PlansInFlight, SayTheSameInASmallPool) {
-  std::vector<Dispatch> requests = Mixed(8, 40);
+  std::vector<Dispatch> requests = Mixed(6, 30);
   for (Dispatch& request : requests) request.service_class = ServiceClass::kStandard;
   Runs roomy = RunRequests(ShapeOf(1), requests);
   Shape shape = ShapeOf(1);
-  shape.kv_blocks = 12;
+  shape.kv_blocks = 8;
   StepReport last;
   EXPECT_EQ(Agree(shape, requests, &last), roomy);
   EXPECT_GT(last.preemptions, 0u);
@@ -94,8 +101,8 @@ TEST_P(PlansInFlight, SayTheSameInASmallPool) {
 // What is cancelled in the middle says no more; the others do not notice.
 TEST_P(PlansInFlight, ACancelDisturbsNobody) {
   std::vector<Dispatch> requests = Mixed(8, 12);
-  requests[4].sampling.max_tokens = 200;
-  requests[5].sampling.max_tokens = 200;
+  requests[4].sampling.max_tokens = 40;
+  requests[5].sampling.max_tokens = 40;
   requests[5].n = 3;
   Runs whole = RunRequests(ShapeOf(1), requests);
   bool cancelled = false;
@@ -118,10 +125,33 @@ TEST_P(PlansInFlight, ACancelDisturbsNobody) {
   EXPECT_EQ(last.reserved_blocks, 0u);
 }
 
+// A GPU of two fails while one step runs and the next is prepared: both ranks end, with its error.
+TEST(OnTwoGpus, AGpuThatFailsEndsTheGroup) {
+  Shape shape;
+  shape.world = 2;
+  shape.gpu = &EmulatedBackend();
+  MessageBox box;
+  std::promise<absl::Status> ended;
+  auto group = LocalGroup::Open(
+      OpenModel(shape.model), ConfigOf(shape),
+      [&](WorkerToRouter message) { box.Put(std::move(message)); },
+      [&](absl::Status status) { ended.set_value(std::move(status)); });
+  ASSERT_TRUE(group.ok()) << group.status();
+  (*group)->Start(GroupStart{1, 5, shape.kv_blocks, "", 10000, (*group)->joins()[0].comm_id});
+  (*group)->Push(Commands{5, 1, {NewRequest(1, Prompt(20, 1), 400, 0)}, {}, true});
+  box.TakeReportWhere([](const StepReport& report) { return report.step_id >= 3; });
+  simt::BreakDevice(1, cudaErrorLaunchFailure);
+  const absl::Status status = ended.get_future().get();
+  simt::BreakDevice(1, cudaSuccess);
+  EXPECT_THAT(status.message(), ::testing::HasSubstr("cudaErrorLaunchFailure"));
+}
+
 INSTANTIATE_TEST_SUITE_P(On, PlansInFlight,
                          ::testing::Values(Where{"cpu", nullptr, 1}, Where{"cpu", nullptr, 2},
                                            Where{"emulated", &EmulatedBackend(), 1},
-                                           Where{"emulated", &EmulatedBackend(), 2}),
+                                           Where{"emulated", &EmulatedBackend(), 2},
+                                           Where{"computes_late", &EmulatedBackend(), 1, 0},
+                                           Where{"copies_late", &EmulatedBackend(), 1, 1}),
                          [](const auto& test) {
                            return test.param.name + std::to_string(test.param.world);
                          });
