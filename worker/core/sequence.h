@@ -1,6 +1,7 @@
 // What the scheduler knows of a request and of its choices while they run.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -78,6 +79,12 @@ struct Request {
     return choices == 0 ? 0 : tokens - (choices - 1) * (prompt_tokens() - 1);
   }
 
+  // Something is left to plan.
+  bool runnable() const {
+    return std::any_of(live.begin(), live.end(),
+                       [](const auto& sequence) { return !sequence->exhausted(); });
+  }
+
   // Plans in flight draw tokens of it: what it has said is not all known.
   bool drawing() const {
     for (const std::unique_ptr<Sequence>& sequence : live) {
@@ -100,7 +107,7 @@ inline uint32_t Sequence::length() const {
 }
 
 inline bool Sequence::exhausted() const {
-  return output.size() + drawing >= request->dispatch.sampling.max_tokens;
+  return drawing > 0 && output.size() + drawing >= request->dispatch.sampling.max_tokens;
 }
 
 }  // namespace kvern

@@ -32,9 +32,9 @@ void ForEachRunnable(const GroupState& state, Visit visit) {
 }  // namespace
 
 bool StepBuilder::Build(Time now) {
-  bool any = false;
-  ForEachRunnable(state_, [&](const Sequence&) { any = true; });
-  if (!any) return false;
+  auto runnable = [](const Request* request) { return request->runnable(); };
+  if (std::none_of(state_.started.begin(), state_.started.end(), runnable)) return false;
+  in_flight_.rows.reserve(plan_.rows.capacity());
   plan_.starts.clear();  // One by one: the vectors keep their memory.
   plan_.forks.clear();
   plan_.appends.clear();
@@ -50,9 +50,12 @@ bool StepBuilder::Build(Time now) {
   samples_left_ = state_.config.max_sample_rows;
   Fork();
   AddDecodes();
+  const size_t decodes = plan_.rows.size();
   AddPrefills();
   KVERN_CHECK(!plan_.rows.empty());
-  for (const PlanInFlight::Row& row : in_flight_.rows) SettleTail(*row.sequence);
+  // After all rows have their blocks: no two rows of a step write one.
+  for (size_t i = decodes; i < in_flight_.rows.size(); ++i)
+    SettleTail(*in_flight_.rows[i].sequence);
   in_flight_.step_id = plan_.step_id;
   in_flight_.planned_at = now;
   state_.in_flight.PushBack(std::move(in_flight_));
