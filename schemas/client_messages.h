@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "schemas/ids.h"
+#include "schemas/token_ids.h"
 
 namespace kvern {
 
@@ -61,7 +62,7 @@ struct GenerateRequest {
   RequestId request_id;  // zero: the receiver draws one
   std::string model;     // empty: the served one
   std::optional<std::string> prompt;
-  std::optional<std::vector<uint32_t>> prompt_token_ids;
+  std::optional<TokenIds> prompt_token_ids;
   std::optional<std::vector<ChatMessage>> messages;
   SamplingParams sampling;
   std::optional<uint64_t> seed;        // absent: the router draws one and keeps it over epochs
@@ -156,7 +157,7 @@ struct ErrorDetails {
   // The client sent the id of a request that it has open: this refuses the second one, the first
   // goes on.
   bool still_open = false;
-  std::optional<uint32_t> credit;                // as in Accepted; with retry_after_ms
+  std::optional<uint32_t> credit;  // as in Accepted; with retry_after_ms
   friend bool operator==(const ErrorDetails&, const ErrorDetails&) = default;
 };
 

@@ -144,15 +144,65 @@ AlignedInput::AlignedInput(Bytes bytes) {
   if (!bytes.empty()) std::memcpy(copy_.get(), bytes.data(), bytes.size());
 }
 
-flatbuffers::FlatBufferBuilder& ScratchBuilder(size_t expected_bytes) {
+bool Checks::MayStay(std::span<const uint32_t> ids) const {
+  if (keep_ == nullptr || ids.size_bytes() < kMinBytesInPlace) return false;
+  // What was moved to be aligned (AlignedInput) does not last.
+  const auto* begin = reinterpret_cast<const std::byte*>(ids.data());
+  if (begin < message_.data() || begin >= message_.data() + message_.size()) return false;
+  size_t rest = message_.size() - ids.size_bytes();
+  return rest <= ids.size_bytes() / 8;
+}
+
+TokenIds Checks::Ids(const Field& field, const flatbuffers::Vector<uint32_t>* list, size_t max) {
+  if (list == nullptr || !Count(field, list->size(), max)) return {};
+  if (!Spend(field, list->size() * sizeof(uint32_t))) return {};
+  static_assert(FLATBUFFERS_LITTLEENDIAN);
+  bool aligned = reinterpret_cast<uintptr_t>(list->Data()) % alignof(uint32_t) == 0;
+  if (aligned) {
+    std::span<const uint32_t> ids(reinterpret_cast<const uint32_t*>(list->Data()), list->size());
+    if (MayStay(ids)) {
+      if (kept_ == nullptr) kept_ = (*keep_)();
+      return TokenIds(ids, kept_);
+    }
+  }
+  auto copy = std::make_shared_for_overwrite<uint32_t[]>(list->size());
+  if (list->size() > 0) std::memcpy(copy.get(), list->Data(), list->size() * sizeof(uint32_t));
+  std::span<const uint32_t> ids(copy.get(), list->size());
+  return TokenIds(ids, std::move(copy));
+}
+
+flatbuffers::Offset<flatbuffers::Vector<uint32_t>> MessageBuilder::PutIds(
+    std::span<const uint32_t> ids) {
+  constexpr size_t kMinBytesOfAGap = 1024;
+  if (ids.size_bytes() < kMinBytesOfAGap) return CreateVector(ids.data(), ids.size());
+  uint32_t* unwritten = nullptr;
+  auto list = CreateUninitializedVector<uint32_t>(ids.size(), &unwritten);
+  gaps_.push_back({GetSize() - sizeof(flatbuffers::uoffset_t), ids});  // behind the length
+  return list;
+}
+
+std::string MessageBuilder::CopyOut() const {
+  const char* from = reinterpret_cast<const char*>(GetBufferPointer());
+  const char* const end = from + GetSize();
+  std::string bytes;
+  bytes.reserve(GetSize());
+  for (auto gap = gaps_.rbegin(); gap != gaps_.rend(); ++gap) {
+    bytes.append(from, end - gap->from_end);
+    bytes.append(reinterpret_cast<const char*>(gap->ids.data()), gap->ids.size_bytes());
+    from = end - gap->from_end + gap->ids.size_bytes();
+  }
+  return bytes.append(from, end);
+}
+
+MessageBuilder& ScratchBuilder(size_t expected_bytes) {
   // One huge message must not keep its memory for good.
   constexpr size_t kKeptBytes = 1u << 20;
   constexpr size_t kFirstBytes = 4096;
-  thread_local flatbuffers::FlatBufferBuilder builder(kFirstBytes);
+  thread_local MessageBuilder builder(kFirstBytes);
   thread_local size_t largest = 0;
   largest = std::max<size_t>(largest, builder.GetSize());
   if (largest > kKeptBytes || expected_bytes > kKeptBytes) {
-    builder = flatbuffers::FlatBufferBuilder(std::max(expected_bytes, kFirstBytes));
+    builder = MessageBuilder(std::max(expected_bytes, kFirstBytes));
     largest = 0;
   } else {
     builder.Clear();

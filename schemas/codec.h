@@ -1,11 +1,13 @@
 // Bytes <-> structs, for every message between processes. Nothing else parses wire bytes. Decoding
 // checks size, FlatBuffers structure (depth 8, few tables), protocol version, enumerations,
 // lengths, counts, UTF-8, NaN; then copies into owned structs. No decoder keeps a pointer into its
-// input, and the input need not be aligned.
+// input, but for DecodeClientMessageInPlace, and the input need not be aligned.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <span>
 #include <string>
 
@@ -50,6 +52,18 @@ struct Decoded {
 // whom it hears.
 std::string EncodeClientMessage(const ClientMessage& message, Incarnation sender = 0);
 Decoded<ClientMessage> DecodeClientMessage(Bytes bytes);
+
+// Called at most once: the input of the decoder stays where and as it is for as long as anybody
+// holds the result.
+using KeepInput = std::function<std::shared_ptr<const void>()>;
+
+// A prompt of fewer bytes is copied in any case: cheaper than to keep its message.
+inline constexpr size_t kMinBytesInPlace = 8192;
+
+// As DecodeClientMessage, but the ids of a long prompt stay in the message that brought them. Only
+// if it is hardly more than them (an eighth), so that who counts the bytes of prompts counts what
+// is held.
+Decoded<ClientMessage> DecodeClientMessageInPlace(Bytes bytes, const KeepInput& keep);
 
 std::string EncodeRouterToClient(const RouterToClient& message, Incarnation sender = 0);
 Decoded<RouterToClient> DecodeRouterToClient(Bytes bytes);

@@ -11,7 +11,7 @@ constexpr char kIdentifier[] = "KVCR";
 // so that whoever sends too many is told so under the request's id.
 constexpr uint32_t kMaxTables = 3 + 16 * kMaxMessages;
 
-using Builder = flatbuffers::FlatBufferBuilder;
+using Builder = MessageBuilder;
 using Body = flatbuffers::Offset<void>;
 
 Body Put(Builder& builder, const Hello& hello) {
@@ -38,7 +38,7 @@ Body Put(Builder& builder, const GenerateRequest& request) {
   flatbuffers::Offset<flatbuffers::String> prompt;
   if (request.prompt) prompt = builder.CreateString(*request.prompt);
   flatbuffers::Offset<flatbuffers::Vector<uint32_t>> ids;
-  if (request.prompt_token_ids) ids = builder.CreateVector(*request.prompt_token_ids);
+  if (request.prompt_token_ids) ids = builder.PutIds(*request.prompt_token_ids);
   flatbuffers::Offset<flatbuffers::Vector<flatbuffers::Offset<wire::ChatMessage>>> messages;
   if (request.messages) messages = PutMessages(builder, *request.messages);
   auto sampling = PutSampling(builder, request.sampling);
@@ -82,6 +82,14 @@ Body Put(Builder& builder, const Consumed& consumed) {
         return wire::StreamConsumed(ToWire(stream.request_id), stream.tokens);
       });
   return wire::CreateConsumed(builder, streams).Union();
+}
+
+// Of nearly all of it: the input.
+size_t ExpectedBytes(const GenerateRequest& request) {
+  size_t bytes = 2048;
+  if (request.prompt) bytes += request.prompt->size();
+  if (request.prompt_token_ids) bytes += request.prompt_token_ids->size() * sizeof(uint32_t);
+  return bytes;
 }
 
 Hello Read(const wire::Hello& wire, Checks& checks) {
@@ -138,7 +146,7 @@ void ReadInput(const wire::GenerateRequest& wire, GenerateRequest& request, Chec
     request.prompt = checks.Text("prompt", wire.prompt(), kMaxPromptBytes);
   } else if (wire.prompt_token_ids() != nullptr) {
     request.prompt_token_ids =
-        checks.List("prompt_token_ids", wire.prompt_token_ids(), kMaxPromptTokens);
+        checks.Ids("prompt_token_ids", wire.prompt_token_ids(), kMaxPromptTokens);
   } else {
     request.messages = ReadMessages(*wire.messages(), checks);
   }
@@ -216,7 +224,9 @@ bool ReadBody(const wire::ClientToRouter& root, Checks& checks, Decoded<ClientMe
 }  // namespace codec
 
 std::string EncodeClientMessage(const ClientMessage& message, Incarnation sender) {
-  flatbuffers::FlatBufferBuilder& builder = codec::ScratchBuilder();
+  const auto* request = std::get_if<GenerateRequest>(&message);
+  size_t expected = request == nullptr ? 0 : codec::ExpectedBytes(*request);
+  codec::MessageBuilder& builder = codec::ScratchBuilder(expected);
   auto body = std::visit([&](const auto& m) { return codec::Put(builder, m); }, message);
   // The union's kinds have the numbers of the variant's alternatives, after NONE.
   auto kind = static_cast<wire::ClientBody>(message.index() + 1);
@@ -228,6 +238,11 @@ std::string EncodeClientMessage(const ClientMessage& message, Incarnation sender
 Decoded<ClientMessage> DecodeClientMessage(Bytes bytes) {
   return codec::DecodeEnvelope<wire::ClientToRouter, ClientMessage>(
       bytes, kMaxClientMessageBytes, codec::kMaxTables, codec::kIdentifier, codec::ReadBody);
+}
+
+Decoded<ClientMessage> DecodeClientMessageInPlace(Bytes bytes, const KeepInput& keep) {
+  return codec::DecodeEnvelope<wire::ClientToRouter, ClientMessage>(
+      bytes, kMaxClientMessageBytes, codec::kMaxTables, codec::kIdentifier, codec::ReadBody, &keep);
 }
 
 }  // namespace kvern

@@ -39,7 +39,9 @@ struct Field {
 // small message cannot ask for large memory.
 class Checks {
  public:
-  explicit Checks(size_t message_bytes) : budget_(2 * message_bytes + (256u << 10)) {}
+  // `keep` may be null: then everything is copied. Else it outlives the checks.
+  Checks(Bytes message, const KeepInput* keep)
+      : message_(message), keep_(keep), budget_(2 * message.size() + (256u << 10)) {}
 
   bool ok() const { return failure_ == DecodeFailure::kNone; }
   DecodeFailure failure() const { return failure_; }
@@ -97,6 +99,10 @@ class Checks {
     return copy;
   }
 
+  // Token ids, left where they are (see DecodeClientMessageInPlace) or copied; an absent list is
+  // empty.
+  TokenIds Ids(const Field& field, const flatbuffers::Vector<uint32_t>* list, size_t max);
+
   // False, after noting it, if a list of structs has more than `max` entries or lies where its
   // entries are not aligned: the verifier of FlatBuffers 2.0.8 checks the alignment of the list's
   // length alone.
@@ -112,7 +118,11 @@ class Checks {
  private:
   void Refuse(DecodeFailure failure, const Field& field, std::string_view value,
               std::string_view allowed);
+  bool MayStay(std::span<const uint32_t> ids) const;
 
+  const Bytes message_;
+  const KeepInput* const keep_;
+  std::shared_ptr<const void> kept_;  // the message, until it is read to its end
   size_t budget_;
   DecodeFailure failure_ = DecodeFailure::kNone;
   std::string error_;
@@ -168,10 +178,11 @@ const Root* OpenEnvelope(Bytes bytes, size_t max_bytes, uint32_t max_tables, con
 }
 
 // Decodes one envelope with `read(root, checks, message)`, which fills the message and returns
-// false for a union kind that it does not know.
+// false for a union kind that it does not know. `keep`: see Checks.
 template <typename Root, typename Message, typename Read>
 Decoded<Message> DecodeEnvelope(Bytes bytes, size_t max_bytes, uint32_t max_tables,
-                                const char* identifier, Read read) {
+                                const char* identifier, Read read,
+                                const KeepInput* keep = nullptr) {
   Decoded<Message> result;
   std::optional<AlignedInput> input;
   const Root* root = OpenEnvelope<Root>(bytes, max_bytes, max_tables, identifier, input,
@@ -183,7 +194,7 @@ Decoded<Message> DecodeEnvelope(Bytes bytes, size_t max_bytes, uint32_t max_tabl
     result.error = "a message without a body";
     return result;
   }
-  Checks checks(bytes.size());
+  Checks checks(bytes, keep);
   if (!read(*root, checks, result)) {
     result.failure = DecodeFailure::kUnknownKind;
     result.error = absl::StrCat("message kind ", static_cast<int>(root->body_type()), ", unknown");
@@ -194,16 +205,41 @@ Decoded<Message> DecodeEnvelope(Bytes bytes, size_t max_bytes, uint32_t max_tabl
   return result;
 }
 
+// A FlatBuffer in the making. The ids of long prompts are left out of its buffer until the message
+// is copied out of it, so that this is the only pass over them.
+class MessageBuilder : public flatbuffers::FlatBufferBuilder {
+ public:
+  using FlatBufferBuilder::FlatBufferBuilder;
+
+  // The ids stay as they are until the message is copied out.
+  flatbuffers::Offset<flatbuffers::Vector<uint32_t>> PutIds(std::span<const uint32_t> ids);
+
+  // The finished message.
+  std::string CopyOut() const;
+
+  void Clear() {
+    FlatBufferBuilder::Clear();
+    gaps_.clear();
+  }
+
+ private:
+  struct Gap {
+    size_t from_end;  // of the message, to its first byte
+    std::span<const uint32_t> ids;
+  };
+  std::vector<Gap> gaps_;  // in the order of writing: the last of the message first
+};
+
 // A builder of this thread, empty. One user at a time; valid until the next call. What is larger
 // than `expected_bytes` is copied each time that it grows.
-flatbuffers::FlatBufferBuilder& ScratchBuilder(size_t expected_bytes = 0);
+MessageBuilder& ScratchBuilder(size_t expected_bytes = 0);
 
 // Ends the buffer and copies it out.
 template <typename Root>
-std::string FinishMessage(flatbuffers::FlatBufferBuilder& builder, flatbuffers::Offset<Root> root,
+std::string FinishMessage(MessageBuilder& builder, flatbuffers::Offset<Root> root,
                           const char* identifier) {
   builder.Finish(root, identifier);
-  return std::string(reinterpret_cast<const char*>(builder.GetBufferPointer()), builder.GetSize());
+  return builder.CopyOut();
 }
 
 // ---- Parts that several messages have

@@ -114,7 +114,7 @@ StepPlan Read(const wire::Plan& wire, Checks& checks) {
 }  // namespace codec
 
 std::string EncodePlan(const StepPlan& plan) {
-  flatbuffers::FlatBufferBuilder& builder = codec::ScratchBuilder();
+  codec::MessageBuilder& builder = codec::ScratchBuilder();
   auto body = codec::PutPlan(builder, plan);
   builder.Finish(wire::CreatePlanMessage(builder, kProtocolVersion, body), codec::kIdentifier);
   std::string message;
@@ -146,7 +146,7 @@ Decoded<StepPlan> DecodePlan(Bytes bytes) {
         absl::StrCat("plan hash ", hash, " is not that of the ", body.size(), " bytes before it");
     return result;
   }
-  codec::Checks checks(body.size());
+  codec::Checks checks(body, nullptr);
   if (root->plan() == nullptr) {
     checks.Missing("plan");
   } else {

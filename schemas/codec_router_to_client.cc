@@ -254,7 +254,7 @@ bool ReadBody(const wire::RouterToClient& root, Checks& checks, Decoded<RouterTo
 }  // namespace codec
 
 std::string EncodeRouterToClient(const RouterToClient& message, Incarnation sender) {
-  flatbuffers::FlatBufferBuilder& builder = codec::ScratchBuilder();
+  codec::MessageBuilder& builder = codec::ScratchBuilder();
   auto body = std::visit([&](const auto& m) { return codec::Put(builder, m); }, message);
   // The union's kinds have the numbers of the variant's alternatives, after NONE.
   auto kind = static_cast<wire::RouterToClientBody>(message.index() + 1);

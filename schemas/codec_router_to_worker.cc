@@ -12,7 +12,7 @@ constexpr size_t kMaxRendezvousBytes = 1024;
 // Envelope, body; a dispatch has its own table, its sampling parameters and a list for each choice.
 constexpr uint32_t kMaxTables = 2 + kMaxDispatches * (2 + kMaxChoices) + kMaxCancels;
 
-using Builder = flatbuffers::FlatBufferBuilder;
+using Builder = MessageBuilder;
 using Body = flatbuffers::Offset<void>;
 
 Body Put(Builder& builder, const GroupStart& start) {
@@ -29,7 +29,8 @@ Body Put(Builder& builder, const JoinRefused& refused) {
 }
 
 flatbuffers::Offset<wire::Dispatch> PutDispatch(Builder& builder, const Dispatch& dispatch) {
-  auto prompt = PutList(builder, dispatch.prompt);
+  flatbuffers::Offset<flatbuffers::Vector<uint32_t>> prompt;
+  if (!dispatch.prompt.empty()) prompt = builder.PutIds(dispatch.prompt);
   auto sampling = PutSampling(builder, dispatch.sampling);
   auto eos = PutList(builder, dispatch.eos_ids);
   std::vector<flatbuffers::Offset<wire::TokenList>> lists;
@@ -61,12 +62,17 @@ Body Put(Builder& builder, const Commands& commands) {
       .Union();
 }
 
-// Of nearly all of it: the prompts.
+// Of nearly all of it: the lists.
 size_t ExpectedBytes(const Commands& commands) {
   constexpr size_t kOfADispatch = 512;
   size_t bytes = kOfADispatch;
   for (const Dispatch& dispatch : commands.dispatches) {
-    bytes += kOfADispatch + dispatch.prompt.size() * sizeof(uint32_t);
+    bytes += kOfADispatch + sizeof(uint32_t) * (dispatch.prompt.size() + dispatch.eos_ids.size() +
+                                                dispatch.sampling.stop_token_ids.size() +
+                                                2 * dispatch.sampling.logit_bias.size());
+    for (const std::vector<uint32_t>& tokens : dispatch.emitted) {
+      bytes += sizeof(uint32_t) * (2 + tokens.size());
+    }
   }
   return bytes;
 }
@@ -86,7 +92,7 @@ Dispatch Read(const wire::Dispatch& wire, Checks& checks) {
   Dispatch dispatch;
   dispatch.request_id = FromWire(wire.request_id());
   dispatch.epoch = wire.epoch();
-  dispatch.prompt = checks.List("prompt", wire.prompt(), kMaxPromptTokens);
+  dispatch.prompt = checks.Ids("prompt", wire.prompt(), kMaxPromptTokens);
   dispatch.n = checks.Within<uint32_t>("n", wire.n(), 1, kMaxChoices);
   dispatch.sampling = ReadSampling(wire.sampling(), checks);
   dispatch.eos_ids = checks.List("eos_ids", wire.eos_ids(), kMaxStopTokenIds);
@@ -160,7 +166,7 @@ bool ReadBody(const wire::RouterToWorker& root, Checks& checks, Decoded<RouterTo
 std::string EncodeRouterToWorker(const RouterToWorker& message, Incarnation sender) {
   const auto* commands = std::get_if<Commands>(&message);
   size_t expected = commands == nullptr ? 0 : codec::ExpectedBytes(*commands);
-  flatbuffers::FlatBufferBuilder& builder = codec::ScratchBuilder(expected);
+  codec::MessageBuilder& builder = codec::ScratchBuilder(expected);
   auto body = std::visit([&](const auto& m) { return codec::Put(builder, m); }, message);
   // The union's kinds have the numbers of the variant's alternatives, after NONE.
   auto kind = static_cast<wire::RouterToWorkerBody>(message.index() + 1);

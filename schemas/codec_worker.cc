@@ -243,7 +243,7 @@ bool ReadBody(const wire::WorkerToRouter& root, Checks& checks, Decoded<WorkerTo
 }  // namespace codec
 
 std::string EncodeWorkerToRouter(const WorkerToRouter& message, Incarnation sender) {
-  flatbuffers::FlatBufferBuilder& builder = codec::ScratchBuilder();
+  codec::MessageBuilder& builder = codec::ScratchBuilder();
   auto body = std::visit([&](const auto& m) { return codec::Put(builder, m); }, message);
   // The union's kinds have the numbers of the variant's alternatives, after NONE.
   auto kind = static_cast<wire::WorkerBody>(message.index() + 1);

@@ -8,6 +8,7 @@
 
 #include "schemas/client_messages.h"
 #include "schemas/ids.h"
+#include "schemas/token_ids.h"
 
 namespace kvern {
 
@@ -138,7 +139,7 @@ struct JoinRefused {
 struct Dispatch {
   RequestId request_id;
   Epoch epoch = 0;
-  std::vector<uint32_t> prompt;  // [prompt_tokens]
+  TokenIds prompt;  // [prompt_tokens]
   uint32_t n = 1;
   SamplingParams sampling;  // seed and max_tokens set
   std::vector<uint32_t> eos_ids;

@@ -57,6 +57,13 @@ void FillMessage(std::string& body, zmq_msg_t* message) {
 
 }  // namespace
 
+std::shared_ptr<const void> Frame::Share() {
+  const std::byte* before = bytes().data();
+  auto shared = std::make_shared<Frame>(std::move(*this));
+  KVERN_CHECK(shared->bytes().data() == before) << "the bytes lie within the frame";
+  return shared;
+}
+
 absl::StatusOr<std::unique_ptr<NetContext>> NetContext::Create() {
   void* handle = zmq_ctx_new();
   if (handle == nullptr) return ZmqStatus("zmq_ctx_new");

@@ -55,6 +55,10 @@ class Frame {
   }
   zmq_msg_t* message() { return &message_; }
 
+  // Moves the frame to where it lasts as long as somebody holds the result; this one is empty then.
+  // Its bytes stay where they were. REQUIRES: more than 64 bytes (fewer may lie within the frame).
+  std::shared_ptr<const void> Share();
+
  private:
   zmq_msg_t message_;
 };

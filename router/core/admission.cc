@@ -172,7 +172,7 @@ Request& RouterImpl::OpenRequest(Client& client, RequestId id, GenerateRequest& 
   return request;
 }
 
-void RouterImpl::Enqueue(Request& request, std::vector<uint32_t> ids) {
+void RouterImpl::Enqueue(Request& request, TokenIds ids) {
   request.prompt = std::move(ids);
   request.prompt_tokens = static_cast<uint32_t>(request.prompt.size());
   SizeUp(request);

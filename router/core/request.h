@@ -76,8 +76,8 @@ struct Request {
 
   SamplingParams sampling;  // seed and max_tokens set
   std::vector<std::string> stop;
-  std::vector<uint32_t> prompt;  // moves into the dispatch
-  uint64_t queue_bytes = 0;      // what it holds of the queue's bytes
+  TokenIds prompt;           // moves into the dispatch
+  uint64_t queue_bytes = 0;  // what it holds of the queue's bytes
 
   // ---- while it waits
   uint64_t expected_blocks = 0;  // to its expected end, as of its arrival

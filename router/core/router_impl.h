@@ -85,7 +85,7 @@ class RouterImpl {
   Refusal Admissible(Client& client, const GenerateRequest& message, uint64_t bytes);
   Request& OpenRequest(Client& client, RequestId id, GenerateRequest& message);
   // The ids are known and valid: refuse, or line up.
-  void Enqueue(Request& request, std::vector<uint32_t> ids);
+  void Enqueue(Request& request, TokenIds ids);
   // `prompt_tokens` may be a lower bound if max_tokens alone is too much for the model: whatever
   // its length, it never fits.
   Refusal CheckFits(uint64_t prompt_tokens, uint32_t max_tokens, uint32_t n) const;

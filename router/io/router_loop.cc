@@ -12,6 +12,9 @@ namespace {
 // Messages that one turn reads from a socket: enough to amortise a turn, few enough that an answer
 // does not wait long.
 constexpr int kReadsPerTurn = 256;
+// ... and no more bytes of clients than a core's cache holds: a prompt is looked at when it comes
+// and copied when it is dispatched, which is mostly at the end of the turn.
+constexpr size_t kBytesPerTurn = 256 << 10;
 // The core's samples of finished requests are bounded, so they are fetched now and then.
 constexpr Duration kSampleEvery = kSecond;
 // A full queue empties without a word from ZeroMQ.
@@ -139,14 +142,17 @@ absl::Status RouterLoop::Turn() {
 }
 
 absl::Status RouterLoop::ReadClients() {
-  for (int i = 0; i < kReadsPerTurn; ++i) {
+  size_t bytes = 0;
+  for (int i = 0; i < kReadsPerTurn && bytes < kBytesPerTurn; ++i) {
     KVERN_ASSIGN_OR_RETURN(ReceiveResult received, clients_.Receive(&routing_id_, &frame_));
     if (received == ReceiveResult::kNothing) return absl::OkStatus();
     if (received == ReceiveResult::kMalformed) {
       ++bad_client_messages_.frames;
       continue;
     }
-    Decoded<ClientMessage> decoded = DecodeClientMessage(frame_.bytes());
+    bytes += frame_.bytes().size();
+    Decoded<ClientMessage> decoded =
+        DecodeClientMessageInPlace(frame_.bytes(), [this] { return frame_.Share(); });
     if (!decoded.ok()) {
       KVERN_RETURN_IF_ERROR(RefuseClient(routing_id_, decoded));
       continue;

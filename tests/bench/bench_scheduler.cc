@@ -28,7 +28,7 @@ class Steps {
   void Accept(uint32_t prompt, uint32_t max_tokens) {
     Dispatch dispatch;
     dispatch.request_id = {1, ++last_id_};
-    dispatch.prompt.assign(prompt, 7);
+    dispatch.prompt = std::vector<uint32_t>(prompt, 7);
     dispatch.sampling.max_tokens = max_tokens;
     dispatch.service_class = ServiceClass::kStandard;
     WorkerEffects effects;

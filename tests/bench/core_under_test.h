@@ -55,7 +55,8 @@ class CoreUnderTest {
   GenerateRequest NewRequest(uint32_t prompt_tokens, uint32_t max_tokens) {
     GenerateRequest request;
     request.request_id = {1, ++last_id_};
-    request.prompt_token_ids.emplace(prompt_tokens, 5u);
+    if (prompt_.size() != prompt_tokens) prompt_ = std::vector<uint32_t>(prompt_tokens, 5u);
+    request.prompt_token_ids = prompt_;  // To make one is not the core's work.
     request.max_tokens = max_tokens;
     request.seed = 1;
     request.service_class = ServiceClass::kStandard;
@@ -187,6 +188,7 @@ class CoreUnderTest {
   Duration turn_ = 5 * kMicrosecond;
   uint32_t ttft_deadline_ms_ = 4'000'000'000;
   uint64_t last_id_ = 0;
+  TokenIds prompt_;  // of the last request
   uint64_t refused_ = 0;
 };
 

@@ -115,10 +115,11 @@ class Generator {
   void SendOne(Time intended) {
     GenerateRequest request;
     request.request_id = {incarnation_, records_.size() + 1};
-    std::vector<uint32_t>& ids = request.prompt_token_ids.emplace();
+    std::vector<uint32_t> ids;
     for (int64_t i = 0; i < settings_.prompt_tokens; ++i) {
       ids.push_back(100 + static_cast<uint32_t>(rng_.Below(1000)));
     }
+    request.prompt_token_ids = std::move(ids);
     request.max_tokens = static_cast<uint32_t>(settings_.max_tokens);
     request.sampling.ignore_eos = true;
     request.service_class = ServiceClass::kStandard;

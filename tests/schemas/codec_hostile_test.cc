@@ -92,7 +92,7 @@ const Case kCases[] = {
     {"prompt_token_ids with 1048577 entries",
      [](R& r) {
        r.prompt.reset();
-       r.prompt_token_ids.emplace(kMaxPromptTokens + 1);
+       r.prompt_token_ids = std::vector<uint32_t>(kMaxPromptTokens + 1);
      }},
     {"messages[1].role of 257 bytes",
      [](R& r) {

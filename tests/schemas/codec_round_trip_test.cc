@@ -1,6 +1,7 @@
 // Every message comes back as it was sent, and bytes that are not a message come back as a refusal.
 #include <gtest/gtest.h>
 
+#include <numeric>
 #include <set>
 #include <string>
 
@@ -145,13 +146,23 @@ TEST(CodecLargeTest, LongPromptsComeBackBetweenShortOnes) {
     for (uint32_t i = 0; i < 6; ++i) {
       Dispatch& dispatch = commands.dispatches.emplace_back();
       dispatch.request_id = {1, i + 1};
-      dispatch.prompt.assign(prompt_tokens, i);
+      std::vector<uint32_t> prompt(prompt_tokens);
+      std::iota(prompt.begin(), prompt.end(), i);
+      dispatch.prompt = std::move(prompt);
     }
+    commands.dispatches[3].prompt = {7, 8, 9};  // a short one between them
     RouterToWorker message = commands;
     std::string bytes = EncodeRouterToWorker(message);
     Decoded<RouterToWorker> decoded = DecodeRouterToWorker(AsBytes(bytes));
     ASSERT_TRUE(decoded.ok()) << decoded.error;
     EXPECT_TRUE(decoded.message == message) << prompt_tokens;
+    GenerateRequest request;
+    request.prompt_token_ids = commands.dispatches[5].prompt;
+    request.stop = {"so"};
+    bytes = EncodeClientMessage(request);
+    Decoded<ClientMessage> asked = DecodeClientMessage(AsBytes(bytes));
+    ASSERT_TRUE(asked.ok()) << asked.error;
+    EXPECT_TRUE(asked.message == ClientMessage(request)) << prompt_tokens;
   }
 }
 

@@ -49,8 +49,8 @@ std::optional<Ask> SwarmWorkload::Next() {
 void SwarmWorkload::DrawInput(GenerateRequest& request) {
   auto prompt = static_cast<size_t>(rng_.Between(1, options_.max_prompt));
   if (rng_.Chance(1, 2)) {
-    request.prompt_token_ids.emplace(prompt,
-                                     static_cast<uint32_t>(rng_.Below(options_.sim.model.vocab)));
+    request.prompt_token_ids =
+        std::vector<uint32_t>(prompt, static_cast<uint32_t>(rng_.Below(options_.sim.model.vocab)));
   } else {
     std::string text(prompt, static_cast<char>('a' + rng_.Below(26)));
     if (rng_.Chance(1, 2)) {

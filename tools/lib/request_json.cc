@@ -83,6 +83,13 @@ absl::Status Read(const json& value, std::optional<T>& out) {
   return Read(value, out.emplace());
 }
 
+absl::Status Read(const json& value, std::optional<TokenIds>& out) {
+  std::vector<uint32_t> ids;
+  KVERN_RETURN_IF_ERROR(Read(value, ids));
+  out = std::move(ids);
+  return absl::OkStatus();
+}
+
 absl::Status Read(const json& value, std::optional<std::vector<ChatMessage>>& out) {
   KVERN_ASSIGN_OR_RETURN(std::vector<Message> messages,
                          ParseMessages(value, ContentForm::kTextOrParts));

@@ -49,7 +49,9 @@ bool ParseRunLine(const LineSource::Line& line, GenerateRequest& request, Answer
   answer.wants_logprobs = request.sampling.logprobs.has_value();
   // How many there will be, if the router takes the request at all.
   if (request.n <= kMaxChoices) answer.choices.resize(request.n);
-  if (answer.echo_prompt && request.prompt_token_ids) answer.prompt = *request.prompt_token_ids;
+  if (answer.echo_prompt && request.prompt_token_ids) {
+    answer.prompt.assign(request.prompt_token_ids->begin(), request.prompt_token_ids->end());
+  }
   return true;
 }
 

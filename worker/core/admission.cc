@@ -1,6 +1,7 @@
 #include "worker/core/admission.h"
 
 #include <algorithm>
+#include <span>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -14,7 +15,7 @@ bool Contains(const std::vector<uint32_t>& ids, uint32_t id) {
 }
 
 // The first id that is not in the vocabulary, as an error text; empty when all are.
-std::string CheckTokens(const char* field, const std::vector<uint32_t>& ids, uint32_t vocab_size) {
+std::string CheckTokens(const char* field, std::span<const uint32_t> ids, uint32_t vocab_size) {
   for (size_t i = 0; i < ids.size(); ++i) {
     if (ids[i] >= vocab_size) {
       return absl::StrCat(field, "[", i, "] is ", ids[i], ", the vocabulary has ", vocab_size);

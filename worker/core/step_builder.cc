@@ -100,7 +100,7 @@ void StepBuilder::StartSequence(Sequence& sequence) {
   const Dispatch& dispatch = sequence.request->dispatch;
   SequenceStart start;
   start.slot = NewSlot(sequence);
-  start.tokens = dispatch.prompt;
+  start.tokens.assign(dispatch.prompt.begin(), dispatch.prompt.end());
   start.prompt_tokens = sequence.request->prompt_tokens();
   start.tokens.insert(start.tokens.end(), sequence.output.begin(), sequence.output.end());
   start.choice = sequence.choice;

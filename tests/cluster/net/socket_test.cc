@@ -257,6 +257,30 @@ bool WaitBroken(ConnectionWatch& watch) {
   return watch.Broken();
 }
 
+// Who looks into a frame may go on doing so while it is shared, and the next message does not
+// disturb it.
+TEST_F(SocketTest, ASharedFrameStaysWhereItIs) {
+  RouterSocket router = Bind();
+  DealerSocket dealer = Connect(router);
+  for (size_t size : {100u, 10'000u, 300'000u}) {
+    std::string body(size, 'a'), id;
+    ASSERT_EQ(dealer.Send(body).value(), SendResult::kSent);
+    Frame frame;
+    ASSERT_EQ(Receive(router, &id, &frame), ReceiveResult::kMessage);
+    std::string_view before = frame.text();
+    std::shared_ptr<const void> shared = frame.Share();
+    EXPECT_EQ(frame.text(), "");
+    body.assign(size, 'b');
+    ASSERT_EQ(dealer.Send(body).value(), SendResult::kSent);
+    ASSERT_EQ(Receive(router, &id, &frame), ReceiveResult::kMessage);
+    EXPECT_EQ(frame.text(), std::string(size, 'b'));
+    EXPECT_EQ(before, std::string(size, 'a'));
+  }
+  Frame small;
+  zmq_msg_init_size(small.message(), 8);
+  EXPECT_DEATH(small.Share(), "the bytes lie within the frame");
+}
+
 TEST_F(SocketTest, AWatchNoticesThatTheConnectionBroke) {
   auto router = std::make_unique<RouterSocket>(Bind());
   DealerSocket dealer = Connect(*router);

@@ -46,7 +46,7 @@ class CommandsTest : public ::testing::Test {
   void Ask(uint64_t id, size_t prompt_tokens) {
     GenerateRequest request;
     request.request_id = {0, id};
-    request.prompt_token_ids.emplace(prompt_tokens, 5u);
+    request.prompt_token_ids = std::vector<uint32_t>(prompt_tokens, 5u);
     request.max_tokens = 1;
     request.service_class = ServiceClass::kGuaranteed;
     Step(ClientSaid{kClient, std::move(request)});
@@ -94,7 +94,7 @@ TEST_F(CommandsTest, LongPrompts) {
 TEST_F(CommandsTest, Case29ThePromptIsMovedAndNeverCopied) {
   GenerateRequest request;
   request.request_id = {0, 1};
-  request.prompt_token_ids.emplace(kMaxPromptTokens, 5u);
+  request.prompt_token_ids = std::vector<uint32_t>(kMaxPromptTokens, 5u);
   request.max_tokens = 1;
   const uint32_t* tokens = request.prompt_token_ids->data();
   Step(ClientSaid{kClient, std::move(request)});

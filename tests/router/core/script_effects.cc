@@ -1,4 +1,6 @@
 // From effects to lines of text.
+#include <span>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "tests/router/core/script.h"
@@ -10,7 +12,7 @@ std::string IdText(const RequestId& id) {
   return id.high == 0 ? absl::StrCat(id.low) : id.ToString();
 }
 
-std::string TokensText(const std::vector<uint32_t>& tokens) {
+std::string TokensText(std::span<const uint32_t> tokens) {
   if (tokens.size() > 16) return absl::StrCat("(", tokens.size(), " tokens)");
   return absl::StrJoin(tokens, ",");
 }

@@ -87,7 +87,7 @@ class LoopTest : public ::testing::Test {
     RouterConfig config;
     config.model = "tiny";
     config.has_tokenizer = true;
-    config.max_seq_len = 512;
+    config.max_seq_len = 4096;
     config.vocab_size = kVocab;
     config.eos_ids = {264};
     config.router_incarnation = 99;
@@ -124,12 +124,12 @@ class LoopTest : public ::testing::Test {
     join.world = 1;
     join.model = "tiny";
     join.device = "cpu";
-    join.kv_blocks = 64;
+    join.kv_blocks = 2048;
     join.bytes_per_token = 1024;
-    join.max_seq_len = 512;
+    join.max_seq_len = 4096;
     join.vocab_size = kVocab;
     worker.Say(join);
-    EXPECT_EQ(worker.Expect<GroupStart>().kv_blocks, 64u);
+    EXPECT_EQ(worker.Expect<GroupStart>().kv_blocks, 2048u);
     StepReport alive;
     alive.group_incarnation = 5;
     worker.Say(alive);

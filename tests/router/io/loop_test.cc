@@ -62,6 +62,40 @@ TEST_F(LoopTest, ARequestGoesRound) {
   EXPECT_EQ(snapshot.distributions.ttft.count(), 1u);
 }
 
+// Their ids stay in the messages that brought them until they leave; those are gone by then that
+// came with ids the model does not know.
+TEST_F(LoopTest, LongPromptsGoRoundUnchanged) {
+  TestWorker worker = NewWorker();
+  TestClient client = NewClient();
+  constexpr uint64_t kRequests = 8;
+  std::vector<uint32_t> ids(3000);  // within what the model takes
+  for (uint64_t id = 1; id <= kRequests; ++id) {
+    for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<uint32_t>((i * id) % 250);
+    GenerateRequest request = Request(id);
+    request.prompt_token_ids = ids;
+    client.Say(request);
+    ids.back() = 1u << 20;
+    request.request_id = {1, id};
+    request.prompt_token_ids = ids;
+    client.Say(request);
+  }
+  uint64_t id = 0;
+  while (id < kRequests) {
+    for (const Dispatch& dispatch : worker.Expect<Commands>().dispatches) {
+      ++id;
+      ASSERT_EQ(dispatch.request_id, (RequestId{0, id}));
+      ASSERT_EQ(dispatch.prompt.size(), ids.size());
+      for (size_t i = 0; i < ids.size(); ++i) ASSERT_EQ(dispatch.prompt[i], (i * id) % 250);
+    }
+  }
+  for (uint64_t k = 1; k <= kRequests; ++k) {
+    EXPECT_EQ(client.Expect<Accepted>().request_id, (RequestId{0, k}));
+    RequestError error = client.Expect<RequestError>();
+    EXPECT_EQ(error.request_id, (RequestId{1, k}));
+    EXPECT_EQ(error.code, ErrorCode::kInvalidArgument);
+  }
+}
+
 TEST_F(LoopTest, TextIsTokenisedOnTheWay) {
   TestWorker worker = NewWorker();
   TestClient client = NewClient();
@@ -79,7 +113,7 @@ TEST_F(LoopTest, TextIsTokenisedOnTheWay) {
   client.Say(chat);
   commands = worker.Expect<Commands>();
   ASSERT_EQ(commands.dispatches.size(), 1u);
-  EXPECT_EQ(commands.dispatches[0].prompt.front(), 263u);  // <|im_start|>
+  EXPECT_EQ(commands.dispatches[0].prompt[0], 263u);  // <|im_start|>
 }
 
 TEST_F(LoopTest, AStopStringEndsTheTextAndTheWorkersWork) {

@@ -123,8 +123,8 @@ TEST(SizedWorkload, SharesPrefixesAndDeclaresAtRandom) {
   options.trace = rows;
   SizedWorkload workload(options, FakeModel{.vocab = 1000, .eos = 0}, 1);
   std::map<uint32_t, int> declared;
-  std::vector<uint32_t> a = *workload.Next()->request.prompt_token_ids;
-  std::vector<uint32_t> b = *workload.Next()->request.prompt_token_ids;
+  TokenIds a = *workload.Next()->request.prompt_token_ids;
+  TokenIds b = *workload.Next()->request.prompt_token_ids;
   EXPECT_TRUE(std::equal(a.begin(), a.begin() + kPrefixTokens, b.begin()));
   EXPECT_NE(a[kPrefixTokens], b[kPrefixTokens]);
   for (int i = 0; i < 1000; ++i) {
@@ -143,7 +143,7 @@ class Fairness : public ::testing::Test {
 
   RequestId Wait(uint32_t tenant) {
     Ask ask;
-    ask.request.prompt_token_ids.emplace(10, 1);
+    ask.request.prompt_token_ids = std::vector<uint32_t>(10, 1);
     checker_.Issued(0, tenant, tenant, ask);
     RouterEffects effects;
     effects.to_clients.push_back({1, Accepted{ask.request.request_id, 0, 10, {}}});
@@ -153,7 +153,7 @@ class Fairness : public ::testing::Test {
   void Dispatch(const RequestId& id, size_t prompt_tokens) {
     kvern::Dispatch dispatch;
     dispatch.request_id = id;
-    dispatch.prompt.resize(prompt_tokens);
+    dispatch.prompt = std::vector<uint32_t>(prompt_tokens);
     Commands commands;
     commands.dispatches.push_back(dispatch);
     RouterEffects effects;

@@ -26,7 +26,7 @@ class Group {
   bool Accept(uint32_t id, ServiceClass service_class, uint32_t prompt, uint32_t max_tokens) {
     Dispatch dispatch;
     dispatch.request_id = {1, id};
-    dispatch.prompt.assign(prompt, id);
+    dispatch.prompt = std::vector<uint32_t>(prompt, id);
     dispatch.sampling.max_tokens = max_tokens;
     dispatch.sampling.ignore_eos = true;
     dispatch.service_class = service_class;

@@ -88,7 +88,7 @@ class Workload {
     int64_t longest = tight_ ? 32 : 100;
     size_t length = static_cast<size_t>(rng_.Chance(1, 3) ? 16 * rng_.Between(1, longest / 16)
                                                           : rng_.Between(1, longest));
-    dispatch.prompt.assign(length, static_cast<uint32_t>(last_id_));
+    dispatch.prompt = std::vector<uint32_t>(length, static_cast<uint32_t>(last_id_));
     dispatch.n = static_cast<uint32_t>(rng_.Chance(1, 2) ? rng_.Between(1, 5) : 1);
     dispatch.sampling.max_tokens = static_cast<uint32_t>(rng_.Between(1, tight_ ? 150 : 60));
     dispatch.sampling.ignore_eos = rng_.Chance(1, 2);

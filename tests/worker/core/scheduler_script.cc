@@ -116,7 +116,7 @@ void SchedulerScript::Accept(const std::string& name, const Words& words) {
   Dispatch dispatch;
   dispatch.request_id = id->second;
   dispatch.epoch = Number(words, "epoch", 0);
-  dispatch.prompt.assign(Number(words, "prompt", 1), Number(words, "token", 7));
+  dispatch.prompt = std::vector<uint32_t>(Number(words, "prompt", 1), Number(words, "token", 7));
   dispatch.n = Number(words, "n", 1);
   if (words.count("standard") > 0) dispatch.service_class = ServiceClass::kStandard;
   if (words.count("batch") > 0) dispatch.service_class = ServiceClass::kBatch;

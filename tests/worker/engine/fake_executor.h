@@ -25,12 +25,13 @@ class FakeExecutor : public Executor {
   }
 
   // What a whole choice says.
-  static std::vector<uint32_t> Expected(std::vector<uint32_t> prompt, uint32_t choice,
+  static std::vector<uint32_t> Expected(std::span<const uint32_t> prompt, uint32_t choice,
                                         uint32_t max_tokens) {
+    std::vector<uint32_t> tokens(prompt.begin(), prompt.end());
     std::vector<uint32_t> output;
     for (uint32_t i = 0; i < max_tokens; ++i) {
-      uint32_t token = NextToken(prompt, choice);
-      prompt.push_back(token);
+      uint32_t token = NextToken(tokens, choice);
+      tokens.push_back(token);
       output.push_back(token);
     }
     return output;

@@ -93,9 +93,11 @@ class TestGroup {
 Dispatch Request(uint64_t id, uint32_t prompt_tokens, uint32_t max_tokens, uint32_t n = 1) {
   Dispatch dispatch;
   dispatch.request_id = {0, id};
+  std::vector<uint32_t> prompt;
   for (uint32_t i = 0; i < prompt_tokens; ++i) {
-    dispatch.prompt.push_back(static_cast<uint32_t>(id + i) % FakeExecutor::kVocab);
+    prompt.push_back(static_cast<uint32_t>(id + i) % FakeExecutor::kVocab);
   }
+  dispatch.prompt = std::move(prompt);
   dispatch.sampling.max_tokens = max_tokens;
   dispatch.n = n;
   dispatch.eos_ids = {0};
