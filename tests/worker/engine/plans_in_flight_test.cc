@@ -84,6 +84,18 @@ TEST_P(PlansInFlight, StopAtTheSameToken) {
   EXPECT_GE(stops, 8u);
 }
 
+// One plan where the host computes, two where a GPU does: there a stop id is seen a step too late.
+TEST_P(PlansInFlight, TheDeviceDecides) {
+  Dispatch request = NewRequest(1, Prompt(20, 1), 12, 0);
+  StepReport last;
+  const Tokens said = RunGroup(ShapeOf(0), {request}, &last)[{1, 0}];
+  EXPECT_EQ(last.step_id, 12u);
+  request.sampling.stop_token_ids = {said[3]};
+  const Tokens until_stop = RunGroup(ShapeOf(0), {request}, &last)[{1, 0}];
+  ASSERT_LE(until_stop.size(), 4u);
+  EXPECT_EQ(last.step_id, until_stop.size() + (GetParam().gpu == nullptr ? 0 : 1));
+}
+
 // Preempted at other moments than with one plan, as the scheduler knows less when it plans.
 TEST_P(PlansInFlight, SayTheSameInASmallPool) {
   std::vector<Dispatch> requests = Mixed(6, 30);
