@@ -1,11 +1,14 @@
 #include "router/announce.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+
+#include "cluster/base/log.h"
 
 namespace kvern {
 namespace {
@@ -65,6 +68,20 @@ absl::Status Announcer::Ready() {
                                                              {"pid", getpid()}})));
   }
   return WriteAll(STDOUT_FILENO, absl::StrCat("ready ", addresses_.endpoint, "\n"), "stdout");
+}
+
+void Announcer::GivenUp(const std::string& group, uint64_t incarnation, const std::string& reason) {
+  // Together with a group's name, each byte as \u00XX, less than a pipe with room takes at once.
+  constexpr size_t kMostReasonBytes = 256;
+  pollfd entry = {ready_fd_, POLLOUT, 0};
+  if (ready_fd_ < 0 || poll(&entry, 1, 0) <= 0 || (entry.revents & POLLOUT) == 0) return;
+  absl::Status said = WriteAll(ready_fd_,
+                               AsLine({{"given_up", group},
+                                       {"incarnation", incarnation},
+                                       {"reason", reason.substr(0, kMostReasonBytes)}}),
+                               "--ready-fd");
+  if (said.ok()) return;
+  Log(LogLevel::kWarning, "group_given_up_not_announced", {{"error", said.message()}});
 }
 
 }  // namespace kvern

@@ -1,6 +1,7 @@
 // Tells whoever started the router where it listens and when its groups are live.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "cluster/base/status.h"
@@ -13,8 +14,9 @@ struct RouterAddresses {
   std::string status;           // of the status server
 };
 
-// The launcher's pipe (--ready-fd) gets two lines of JSON: the addresses with the process id as
-// soon as everything is bound, and {"ready":true} when the expected groups are live. The ready file
+// The launcher's pipe (--ready-fd) gets lines of JSON: the addresses with the process id as soon as
+// everything is bound, {"ready":true} when the expected groups are live, and {"given_up":GROUP,
+// "incarnation":N,"reason":TEXT} whenever a start of a group is over for the router. The ready file
 // appears whole, by rename, at the second moment. Either may be absent (-1, empty).
 class Announcer {
  public:
@@ -28,6 +30,8 @@ class Announcer {
   absl::Status Bound(const RouterAddresses& addresses);
   // Also prints `ready tcp://...` on stdout.
   absl::Status Ready();
+  // Not said to a pipe that nobody reads: the router waits for nobody.
+  void GivenUp(const std::string& group, uint64_t incarnation, const std::string& reason);
 
  private:
   int ready_fd_;

@@ -234,6 +234,9 @@ absl::Status RunRouter(const Settings& settings) {
   loop.Watch(signals, [&] { signal_counter.Read(); });
   GroupWatcher watcher(settings, config.max_seq_len, &announcer);
   loop.OnGroupLive([&](const RouterStatus& status) { watcher.Look(status); });
+  loop.OnGroupGivenUp([&](const GroupGivenUp& start) {
+    announcer.GivenUp(start.group, start.incarnation, start.reason);
+  });
   Log(LogLevel::kInfo, "router_started",
       {{"model", config.model},
        {"listen", ports->endpoint()},

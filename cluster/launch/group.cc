@@ -7,6 +7,12 @@
 #include "cluster/base/check.h"
 
 namespace kvern {
+namespace {
+
+// Hearing that the group is given up and ending takes a rank no longer than its step, as a rule.
+constexpr Duration kEndGrace = 2 * kSecond;
+
+}  // namespace
 
 Time RestartPolicy::NextStart(Time started, Time now) {
   if (now - started >= kLongLife) quick_deaths_ = 0;
@@ -21,6 +27,7 @@ absl::Status Group::Start(const LaunchConfig& config, const std::string& worker_
   KVERN_CHECK(state_ == State::kWaiting) << name_;
   incarnation_ = incarnation;
   started_ = now;
+  hung_at_ = kTimeMax;
   ranks_.clear();
   for (int64_t rank = 0; rank < config.tp; ++rank) {
     absl::StatusOr<ChildProcess> child = ChildProcess::Spawn(
@@ -41,6 +48,21 @@ void Group::Kill() {
     rank.killed_by_us = true;
     rank.process.Signal(SIGKILL);
   }
+}
+
+void Group::GiveUp(std::string reason, Time now) {
+  KVERN_CHECK(state_ == State::kRunning) << name_;
+  if (hung_at_ != kTimeMax) return;
+  hung_at_ = now + kEndGrace;
+  given_up_ = std::move(reason);
+}
+
+const std::string& Group::KillHung() {
+  KVERN_CHECK(state_ == State::kRunning && hung_at_ != kTimeMax) << name_;
+  state_ = State::kDying;
+  first_dead_ = 0;
+  Kill();
+  return given_up_;
 }
 
 std::optional<GroupDeath> Group::Reap(bool may_leave) {
@@ -78,6 +100,8 @@ GroupDeath Group::Bury(Time now) {
       culprit = i;
   }
   GroupDeath death = DeathOf(culprit);
+  // Only hung ranks leave nobody but us as the culprit.
+  if (ranks_[culprit].killed_by_us) death.reason = "the router gave it up: " + given_up_;
   state_ = State::kWaiting;
   start_at_ = policy_.NextStart(started_, now);
   return death;

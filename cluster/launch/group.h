@@ -70,6 +70,14 @@ class Group {
   // SIGKILL to every rank that still runs.
   void Kill();
 
+  // The router has given this start up. Ranks that hear of it end by themselves, with their own
+  // words; those that hang do not. REQUIRES: running.
+  void GiveUp(std::string reason, Time now);
+  // When a group that was given up counts as hung; kTimeMax: it was not.
+  Time hung_at() const { return state_ == State::kRunning ? hung_at_ : kTimeMax; }
+  // From hung_at on: the group's death begins. REQUIRES: given up. Returns why it was.
+  const std::string& KillHung();
+
   // Collects ranks that ended. With `may_leave`, a clean exit is a leave; any other exit is the
   // group's death. Returns the death at the moment it begins, when all other ranks have just been
   // killed.
@@ -95,6 +103,8 @@ class Group {
   Time started_ = 0;
   Time start_at_ = 0;
   size_t first_dead_ = 0;
+  Time hung_at_ = kTimeMax;
+  std::string given_up_;  // why
   RestartPolicy policy_;
 };
 

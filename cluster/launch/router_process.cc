@@ -8,8 +8,10 @@
 namespace kvern {
 namespace {
 
-// Two short lines are agreed on; more than this is not a router.
-constexpr size_t kMaxReadyBytes = 64 * 1024;
+// Short lines are agreed on; one of more than this is not a router's.
+constexpr size_t kMaxLineBytes = 64 * 1024;
+// Of one call: others are to be watched, too.
+constexpr int kMaxReads = 16;
 
 }  // namespace
 
@@ -22,7 +24,7 @@ absl::StatusOr<RouterProcess> RouterProcess::Start(const LaunchConfig& config) {
 
 absl::Status RouterProcess::ReadReady() {
   char buffer[4096];
-  while (ready_.valid()) {
+  for (int reads = 0; ready_.valid() && reads < kMaxReads; ++reads) {
     ssize_t got = read(ready_.get(), buffer, sizeof(buffer));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && errno == EAGAIN) break;
@@ -31,12 +33,12 @@ absl::Status RouterProcess::ReadReady() {
       break;
     }
     partial_.append(buffer, static_cast<size_t>(got));
-    if (partial_.size() > kMaxReadyBytes) return Internal("ready line longer than agreed");
-  }
-  size_t newline;
-  while ((newline = partial_.find('\n')) != std::string::npos) {
-    KVERN_RETURN_IF_ERROR(ReadyLine(partial_.substr(0, newline)));
-    partial_.erase(0, newline + 1);
+    size_t newline;
+    while ((newline = partial_.find('\n')) != std::string::npos) {
+      KVERN_RETURN_IF_ERROR(ReadyLine(partial_.substr(0, newline)));
+      partial_.erase(0, newline + 1);
+    }
+    if (partial_.size() > kMaxLineBytes) return Internal("ready line longer than agreed");
   }
   return absl::OkStatus();
 }
@@ -48,8 +50,16 @@ absl::Status RouterProcess::ReadyLine(const std::string& line) {
     auto found = json.find(key);
     return found != json.end() && found->is_string() ? found->get<std::string>() : std::string();
   };
-  if (json.value("ready", false)) {
+  if (json.contains("ready")) {
     all_live_ = true;
+    return absl::OkStatus();
+  }
+  if (json.contains("given_up")) {
+    auto incarnation = json.find("incarnation");
+    if (incarnation == json.end() || !incarnation->is_number_unsigned()) {
+      return Internal("ready line lacks incarnation: ", line);
+    }
+    given_up_.push_back({text("given_up"), incarnation->get<uint64_t>(), text("reason")});
     return absl::OkStatus();
   }
   RouterAddresses addresses{text("endpoint"), text("worker_endpoint"), text("status")};

@@ -1,8 +1,11 @@
 // The router as a child: its process, what it says, and the lines of its ready descriptor.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "cluster/launch/child_output.h"
 #include "cluster/launch/child_process.h"
@@ -17,6 +20,13 @@ struct RouterAddresses {
   std::string status;
 };
 
+// A start of a group that the router will never again give work.
+struct GivenUpStart {
+  std::string group;
+  uint64_t incarnation = 0;
+  std::string reason;
+};
+
 class RouterProcess {
  public:
   static absl::StatusOr<RouterProcess> Start(const LaunchConfig& config);
@@ -27,13 +37,16 @@ class RouterProcess {
 
   // -1 once the router has closed it.
   int ready_fd() const { return ready_.get(); }
-  // Reads what is there. An error if the router says something else than what is agreed.
+  // Reads what is there, or a part of much. An error if the router says something else than what is
+  // agreed.
   absl::Status ReadReady();
 
   // Set once the router listens.
   const std::optional<RouterAddresses>& addresses() const { return addresses_; }
   // True once all groups are live.
   bool all_live() const { return all_live_; }
+  // Since the last call.
+  std::vector<GivenUpStart> TakeGivenUp() { return std::exchange(given_up_, {}); }
 
  private:
   RouterProcess(ChildProcess process, Fd ready)
@@ -46,6 +59,7 @@ class RouterProcess {
   std::string partial_;
   std::optional<RouterAddresses> addresses_;
   bool all_live_ = false;
+  std::vector<GivenUpStart> given_up_;
 };
 
 }  // namespace kvern

@@ -96,6 +96,7 @@ void Supervisor::Turn() {
 
 Time Supervisor::NextDeadline() const {
   Time next = phase_ == Phase::kDraining ? grace_until_ : kTimeMax;
+  for (const Group& group : groups_) next = std::min(next, group.hung_at());
   if (phase_ != Phase::kServing || link_ == nullptr) return next;
   for (const Group& group : groups_) {
     if (group.state() == Group::State::kWaiting) next = std::min(next, group.start_at());
@@ -130,6 +131,7 @@ void Supervisor::OnRouter() {
   ReadOutput(router_->process().output_fd(), router_->output(), router_->output_open, "");
   absl::Status ready = router_->ReadReady();
   if (!ready.ok()) Fail("router", std::string(ready.message()));
+  OnGivenUp();
   if (phase_ == Phase::kServing && router_->addresses().has_value() && link_ == nullptr) {
     absl::StatusOr<std::unique_ptr<RouterLink>> link =
         RouterLink::Connect(router_->addresses()->worker_endpoint, DrawIncarnation());
@@ -184,10 +186,26 @@ void Supervisor::OnGroup(Group& group) {
     }
   };
   read_all();
+  KillHung(group);
   std::optional<GroupDeath> death = group.Reap(phase_ == Phase::kDraining);
   read_all();  // What a rank said between the first reading and its end.
   if (death.has_value() && phase_ != Phase::kEnding) OnGroupDeath(group, *death);
   if (group.AllGone()) OnGroupGone(group);
+}
+
+void Supervisor::OnGivenUp() {
+  for (GivenUpStart& start : router_->TakeGivenUp()) {
+    for (Group& group : groups_) {
+      if (group.name() != start.group || group.incarnation() != start.incarnation) continue;
+      if (group.state() == Group::State::kRunning) group.GiveUp(start.reason, MonotonicNow());
+    }
+  }
+}
+
+void Supervisor::KillHung(Group& group) {
+  if (MonotonicNow() < group.hung_at()) return;
+  const std::string& reason = group.KillHung();
+  Say(LogLevel::kError, "group_hung", {{"group", group.name()}, {"reason", reason}});
 }
 
 void Supervisor::OnGroupDeath(Group& group, const GroupDeath& death) {

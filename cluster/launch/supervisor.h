@@ -39,6 +39,9 @@ class Supervisor {
   void OnRouter();
   void OnRouterExit();
   void OnGroup(Group& group);
+  // Starts that the router has given up: their ranks may hang.
+  void OnGivenUp();
+  void KillHung(Group& group);
   void OnGroupDeath(Group& group, const GroupDeath& death);
   void OnGroupGone(Group& group);
   bool EndsLaunch(const GroupDeath& death) const;

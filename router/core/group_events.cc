@@ -106,6 +106,7 @@ void RouterImpl::RefuseGroup(Group& group, std::string reason) {
     if (peer != 0) RefusePeer(peer, reason);
   }
   groups_.UnmapPeers(group);
+  out_->given_up.push_back({group.name, group.incarnation, reason});
   group.state = GroupState::kRefused;
   group.refusal = std::move(reason);
   SetGroupTimer(group, now_ + config_.group_memory);
@@ -209,6 +210,7 @@ void RouterImpl::LoseGroup(Group& group, const std::string& reason, bool tell) {
     for (PeerId peer : group.peers) {
       if (peer != 0) RefusePeer(peer, absl::StrCat("the group counts as lost: ", reason));
     }
+    out_->given_up.push_back({group.name, group.incarnation, reason});
   }
   groups_.UnmapPeers(group);
   if (group.complete()) {

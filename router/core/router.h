@@ -121,18 +121,26 @@ struct Note {
   std::string event;
   std::vector<std::pair<std::string, std::string>> fields;
 };
+// A start of a group that is over for good, though its processes may not know: they may hang.
+struct GroupGivenUp {
+  std::string group;
+  Incarnation incarnation = 0;
+  std::string reason;
+};
 struct RouterEffects {
   // Per client in order. Deltas are coalesced: one message per client and turn, but what is
   // delivered before another message to the same client also goes out before it.
   std::vector<ToClient> to_clients;
   std::vector<ToWorker> to_workers;  // mostly one Commands message per group
   std::vector<Tokenize> tokenize;
+  std::vector<GroupGivenUp> given_up;  // for whoever watches the processes
   std::vector<Note> notes;
 
   void Clear() {
     to_clients.clear();
     to_workers.clear();
     tokenize.clear();
+    given_up.clear();
     notes.clear();
   }
 };

@@ -253,6 +253,9 @@ absl::Status RouterLoop::Perform() {
   }
   for (Tokenize& job : effects_.tokenize) text_pool_->Submit(std::move(job));
   WriteNotes();
+  if (on_group_given_up_) {
+    for (const GroupGivenUp& start : effects_.given_up) on_group_given_up_(start);
+  }
   effects_.Clear();
   return absl::OkStatus();
 }

@@ -69,6 +69,11 @@ class RouterLoop {
     on_group_live_ = std::move(callback);
   }
 
+  // Called during Run when a start of a group is given up. REQUIRES: before Run.
+  void OnGroupGivenUp(std::function<void(const GroupGivenUp&)> callback) {
+    on_group_given_up_ = std::move(callback);
+  }
+
   // Serves until drained or stopped. An error: the sockets failed.
   absl::Status Run();
 
@@ -110,6 +115,7 @@ class RouterLoop {
   Poller poller_;
   std::vector<std::pair<size_t, std::function<void()>>> watched_;  // by index in the poller
   std::function<void(const RouterStatus&)> on_group_live_;
+  std::function<void(const GroupGivenUp&)> on_group_given_up_;
 
   Time now_ = 0;
   Time next_sample_ = 0;

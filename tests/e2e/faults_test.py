@@ -49,6 +49,19 @@ class FaultsTest(ServiceTest):
                      deadline_s=120)
             self.assertEqual(len(self.ask(client, PROMPTS[0]).token_ids), 12)
 
+    def test_group_that_stops_as_a_whole_is_a_dead_group(self):
+        service = self.start()  # none of its ranks is left to notice
+        with service.client() as client:
+            stream = self.long_stream(client)
+            stopped = {service.rank("group-0", rank) for rank in range(2)}
+            for pid in stopped:
+                os.kill(pid, signal.SIGSTOP)
+            self.assertEqual(self.error(lambda: list(stream)).code, "unavailable")
+            self.assertEqual(len(self.ask(client, PROMPTS[0]).token_ids), 12)
+            self.assertFalse(stopped & set(service.family.pids("kvern-worker")))
+            self.assertIn("group_hung group=group-0", service.launch.stderr)
+        service.wait_free()
+
     def test_other_group_does_not_notice(self):
         service = self.start(replicas=2, tp=1)
         with service.client() as client:

@@ -148,6 +148,43 @@ class LaunchTest(unittest.TestCase):
         self.assertIn(b"rank 1: killed by signal 9", down)
         self.assertTrue(launch.running())
 
+    def give_up(self, *starts):
+        lines = [json.dumps({"given_up": group, "incarnation": int(incarnation), "reason": "silent"})
+                 for group, incarnation in starts]
+        (self.folder / "given_up.part").write_text("".join(line + "\n" for line in lines))
+        (self.folder / "given_up.part").rename(self.folder / "given_up")
+        wait_for((self.folder / "said").exists, "the router said so")
+
+    def test_a_group_that_the_router_gave_up_and_that_does_not_end_is_killed(self):
+        launch = self.launch("--replicas", 2)
+        before = wait_for(lambda: self.all_ranks(4), "four ranks")
+        self.give_up(("group-1", before["group-1", "0"][1]))
+        after = wait_for(
+            lambda: self.all_but_the_same(4, before, ("group-1", "0")), "group-1 is back")
+        self.assertNotEqual(after["group-1", "1"], before["group-1", "1"])
+        self.assertEqual(after["group-0", "1"], before["group-0", "1"])
+        self.assertIn("group_hung group=group-1 reason=silent", launch.stderr)
+
+    def test_starts_that_are_not_ours_are_none_of_ours(self):
+        launch = self.launch()
+        before = wait_for(self.all_ranks, "both ranks")
+        # More than a pipe holds, and than one line may have.
+        self.give_up(*[("group-0", 1), ("stranger", before["group-0", "0"][1])] * 2000,
+                     ("group-0", before["group-0", "0"][1]))
+        wait_for(lambda: self.all_ranks(instead_of=before), "the group is back")
+        self.assertEqual(launch.stderr.count("group_hung"), 1)
+
+    def test_a_hung_group_while_draining_is_told(self):
+        launch = self.launch()
+        ranks = wait_for(self.all_ranks, "both ranks")
+        self.give_up(("group-0", ranks["group-0", "0"][1]))
+        launch.signal(signal.SIGTERM)
+        wait_for(lambda: not self.family.pids("kvern-worker"), "the ranks were killed")
+        self.finish_drain()
+        self.assertEqual(launch.wait(), 1)
+        self.assertRegex(launch.last_error_line(),
+                         "group-0 rank 0: died while draining: the router gave it up: silent")
+
     def test_killed_router_ends_everything(self):
         launch = self.launch()
         os.kill(self.family.pids("kvern-router")[0], signal.SIGKILL)

@@ -146,6 +146,9 @@ std::string EffectsText(const RouterEffects& effects, bool credits) {
     absl::StrAppend(&out, "worker ", to.worker, " <- ", std::visit(WorkerText{}, to.message));
   }
   for (const Tokenize& tokenize : effects.tokenize) out += TokenizeText(tokenize);
+  for (const GroupGivenUp& start : effects.given_up) {
+    absl::StrAppend(&out, "given up group=", start.group, " incarnation=", start.incarnation, "\n");
+  }
   for (const Note& note : effects.notes) {
     absl::StrAppend(&out, note.warning ? "warning " : "note ", note.event);
     for (const auto& [key, value] : note.fields) absl::StrAppend(&out, " ", key, "=", value);

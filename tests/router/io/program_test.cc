@@ -106,18 +106,22 @@ class ProgramTest : public ::testing::Test {
     ASSERT_EQ(socket.Send(bytes).value(), SendResult::kSent);
   }
 
-  // A group of one rank that reports once, so that it is live.
-  DealerSocket JoinGroup() {
-    DealerSocket worker = Connect("worker_endpoint");
+  static Join TinyJoin(const std::string& group, Incarnation incarnation) {
     Join join;
-    join.group = "group-0";
-    join.group_incarnation = 3;
+    join.group = group;
+    join.group_incarnation = incarnation;
     join.world = 1;
     join.model = "tiny";
     join.kv_blocks = 32;
     join.max_seq_len = 512;
     join.vocab_size = 320;
-    Send(worker, EncodeWorkerToRouter(join));
+    return join;
+  }
+
+  // A group of one rank that reports once, so that it is live.
+  DealerSocket JoinGroup() {
+    DealerSocket worker = Connect("worker_endpoint");
+    Send(worker, EncodeWorkerToRouter(TinyJoin("group-0", 3)));
     Decoded<RouterToWorker> start = DecodeRouterToWorker(Receive(worker).bytes());
     const auto* refused = std::get_if<JoinRefused>(&start.message);
     EXPECT_EQ(refused, nullptr) << refused->reason;
@@ -159,6 +163,30 @@ TEST_F(ProgramTest, ItAnnouncesItselfAndItsGroupsAndDrains) {
   EXPECT_EQ(Wait(), 0);
   EXPECT_FALSE(std::filesystem::exists(ready_file_));
   EXPECT_THAT(ReadAll(errors_[0]), HasSubstr("group group-0: 1 ranks, 32 KV blocks"));
+}
+
+// Whoever started the processes must know: they may hang, and then nobody else ends them.
+TEST_F(ProgramTest, AStartThatIsGivenUpIsSaidToTheLauncher) {
+  StartListening();
+  DealerSocket worker = JoinGroup();
+  EXPECT_EQ(ReadLine(ready_[0]), "{\"ready\":true}");
+  Send(worker, EncodeWorkerToRouter(TinyJoin("group-0", 4)));
+  EXPECT_EQ(
+      ReadLine(ready_[0]),
+      "{\"given_up\":\"group-0\",\"incarnation\":3,\"reason\":\"one connection joined twice\"}");
+}
+
+TEST_F(ProgramTest, ALauncherThatDoesNotReadHoldsUpNobody) {
+  StartListening();
+  DealerSocket stranger = Connect("worker_endpoint");
+  // More than a pipe holds.
+  for (int i = 0; i < 2000; ++i) {
+    Join join = TinyJoin("stranger-" + std::to_string(i), 1);
+    join.model = "none such";
+    Send(stranger, EncodeWorkerToRouter(join));
+    Decoded<RouterToWorker> answer = DecodeRouterToWorker(Receive(stranger).bytes());
+    ASSERT_TRUE(std::holds_alternative<JoinRefused>(answer.message)) << i;
+  }
 }
 
 TEST_F(ProgramTest, ItMayHaveAsManyDescriptorsAsThereMayBe) {
