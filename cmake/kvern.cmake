@@ -20,17 +20,22 @@ option(KVERN_FUZZ "Build the libFuzzer targets (clang only)" OFF)
 
 include(precompiled)
 
+# What comes with a library, to other projects' programs, too.
+add_library(kvern_usage INTERFACE)
+target_include_directories(kvern_usage INTERFACE "${PROJECT_SOURCE_DIR}" "${PROJECT_BINARY_DIR}")
+target_compile_features(kvern_usage INTERFACE cxx_std_20)
+
+# What only this tree's own sources are compiled with: never linked but PRIVATE.
 add_library(kvern_flags INTERFACE)
-target_include_directories(kvern_flags INTERFACE "${PROJECT_SOURCE_DIR}" "${PROJECT_BINARY_DIR}")
 target_compile_options(kvern_flags INTERFACE
   -Wall -Wextra -Werror -Wconversion -Wsign-conversion -Wshadow -Wnon-virtual-dtor
   -fstack-protector-strong -ffp-contract=off)
 target_compile_definitions(kvern_flags INTERFACE _GLIBCXX_ASSERTIONS
   KVERN_VERSION="${PROJECT_VERSION}")
 if(KVERN_SANITIZE)
-  target_compile_options(kvern_flags INTERFACE
+  target_compile_options(kvern_usage INTERFACE
     -fsanitize=${KVERN_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
-  target_link_options(kvern_flags INTERFACE -fsanitize=${KVERN_SANITIZE})
+  target_link_options(kvern_usage INTERFACE -fsanitize=${KVERN_SANITIZE})
   # g++ 12 sees maybe-uninitialised values in instrumented library headers that are not there.
   target_compile_options(kvern_flags INTERFACE
     $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
@@ -54,11 +59,11 @@ function(kvern_library name)
   cmake_parse_arguments(arg "" "" "SRCS;DEPS" ${ARGN})
   if(arg_SRCS)
     add_library(${name} STATIC ${arg_SRCS})
-    target_link_libraries(${name} PUBLIC kvern_flags ${arg_DEPS})
+    target_link_libraries(${name} PRIVATE kvern_flags PUBLIC kvern_usage ${arg_DEPS})
     kvern_precompile_product(${name})
   else()
     add_library(${name} INTERFACE)
-    target_link_libraries(${name} INTERFACE kvern_flags ${arg_DEPS})
+    target_link_libraries(${name} INTERFACE kvern_usage ${arg_DEPS})
   endif()
 endfunction()
 
@@ -67,7 +72,7 @@ function(kvern_test_library name)
   cmake_parse_arguments(arg "" "" "SRCS;DEPS" ${ARGN})
   add_library(${name} STATIC ${arg_SRCS})
   target_compile_options(${name} PRIVATE ${KVERN_TEST_OPTIONS})
-  target_link_libraries(${name} PUBLIC kvern_flags ${arg_DEPS} GTest::gmock)
+  target_link_libraries(${name} PRIVATE kvern_flags PUBLIC kvern_usage ${arg_DEPS} GTest::gmock)
   kvern_precompile(${name})
 endfunction()
 
@@ -75,7 +80,7 @@ endfunction()
 function(kvern_program name)
   cmake_parse_arguments(arg "" "" "SRCS;DEPS" ${ARGN})
   add_executable(${name} ${arg_SRCS})
-  target_link_libraries(${name} PRIVATE kvern_flags ${arg_DEPS})
+  target_link_libraries(${name} PRIVATE kvern_flags kvern_usage ${arg_DEPS})
   kvern_precompile_product(${name})
   if(NOT CMAKE_CURRENT_SOURCE_DIR MATCHES "^${PROJECT_SOURCE_DIR}/tests/")
     add_dependencies(fast_tests ${name})
@@ -95,7 +100,8 @@ function(kvern_test name)
   endif()
   add_executable(${name} ${arg_SRCS})
   target_compile_options(${name} PRIVATE ${KVERN_TEST_OPTIONS} ${arg_OPTIONS})
-  target_link_libraries(${name} PRIVATE kvern_flags ${arg_DEPS} GTest::gmock GTest::gtest_main)
+  target_link_libraries(${name} PRIVATE kvern_flags kvern_usage ${arg_DEPS} GTest::gmock
+    GTest::gtest_main)
   if(NOT arg_OPTIONS)
     kvern_precompile(${name})
   endif()
@@ -114,7 +120,7 @@ endfunction()
 function(kvern_bench name)
   cmake_parse_arguments(arg "" "" "SRCS;DEPS" ${ARGN})
   add_executable(${name} ${arg_SRCS})
-  target_link_libraries(${name} PRIVATE kvern_flags ${arg_DEPS} benchmark::benchmark)
+  target_link_libraries(${name} PRIVATE kvern_flags kvern_usage ${arg_DEPS} benchmark::benchmark)
 endfunction()
 
 # kvern_fuzz(NAME SRCS ... DEPS ... [CORPUS dir]): LLVMFuzzerTestOneInput in SRCS. With KVERN_FUZZ a
@@ -123,12 +129,13 @@ function(kvern_fuzz name)
   cmake_parse_arguments(arg "" "CORPUS" "SRCS;DEPS" ${ARGN})
   if(KVERN_FUZZ)
     add_executable(fuzz_${name} ${arg_SRCS})
-    target_link_libraries(fuzz_${name} PRIVATE kvern_flags ${arg_DEPS})
+    target_link_libraries(fuzz_${name} PRIVATE kvern_flags kvern_usage ${arg_DEPS})
     target_link_options(fuzz_${name} PRIVATE -fsanitize=fuzzer)
     add_dependencies(fuzz_targets fuzz_${name})
   endif()
   add_executable(fuzz_corpus_${name} ${arg_SRCS})
-  target_link_libraries(fuzz_corpus_${name} PRIVATE kvern_corpus_main ${arg_DEPS})
+  target_link_libraries(fuzz_corpus_${name} PRIVATE kvern_flags kvern_usage kvern_corpus_main
+    ${arg_DEPS})
   add_dependencies(fast_tests fuzz_corpus_${name})
   add_test(NAME fuzz_corpus_${name}
     COMMAND fuzz_corpus_${name} "${PROJECT_SOURCE_DIR}/tests/fuzz/corpus/${name}")
