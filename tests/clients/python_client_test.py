@@ -397,6 +397,8 @@ class FieldsTest(RouterTest):
         client = self.client()
         with self.assertRaisesRegex(TypeError, "temprature"):
             client.generate(prompt="x", temprature=0)
+        with self.assertRaisesRegex(TypeError, "class and service_class .* given twice"):
+            client.generate(**{"prompt": "x", "class": "guaranteed", "service_class": None})
         for fields, text in (
                 ({}, "exactly one of prompt, prompt_token_ids, messages; given: none"),
                 ({"prompt": "x", "messages": []}, "given: prompt, messages"),

@@ -153,6 +153,8 @@ def check_fields(fields):
     """Keyword arguments -> checked fields with a request_id. A field that is None counts as absent.
     `service_class` is another name of `class`, which is a word of Python."""
     if "service_class" in fields:
+        if "class" in fields:
+            raise TypeError("class and service_class are the same request field, given twice")
         fields = dict(fields)
         fields["class"] = fields.pop("service_class")
     unknown = [name for name in fields if name not in _FIELDS]
