@@ -66,6 +66,39 @@ class ChatTest(unittest.TestCase):
         error = json.loads(self.chat("--prompt", "refuse", "--json").stdout)["error"]
         self.assertEqual((error["code"], error["details"]["needed_blocks"]), ("never_fits", 99))
 
+    def test_no_summary_of_nothing(self):
+        self.assertEqual(len(self.chat("--prompt", "refuse").stderr.splitlines()), 1)
+
+    def test_which_limit_cut_the_answer(self):
+        for arguments, text in ((["--max-tokens", "4"], "cut by --max-tokens 4"),
+                                ([], "cut by the service's limit of 4 (--max-tokens sets another)")):
+            with self.subTest(arguments):
+                done = self.chat("--prompt", "is cut", *arguments)
+                self.assertEqual((done.returncode, done.stdout), (0, "is cut \n"))
+                self.assertTrue(done.stderr.endswith(", queued 0 ms, " + text + "\n"), done.stderr)
+
+    def test_it_says_that_nobody_answers_yet(self):
+        self.router.close()
+        chat = self.start("--prompt", "one")
+        said = f"kvern-chat: no router answers at {self.router.endpoint} yet; trying for 30 s\n"
+        wait_for(lambda: chat.stderr == said, "word of the wait")
+        self.router = ScriptedRouter(port=self.router.port)
+        self.assertEqual((chat.wait(), chat.stdout), (0, "one \n"))
+
+    def test_it_says_that_the_router_is_gone_when_it_asks_again(self):
+        chat = self.start(stdin=subprocess.PIPE)
+        chat.process.stdin.write(b"hang on\n")
+        chat.process.stdin.flush()
+        wait_for(lambda: "on" in chat.stdout, "the answer begins")
+        self.router.close()
+        wait_for(lambda: "the connection to the router was lost" in chat.stderr, "the loss")
+        chat.process.stdin.write(b"two\n")
+        chat.process.stdin.close()
+        said = f"kvern-chat: the router at {self.router.endpoint} has not accepted the question yet"
+        wait_for(lambda: said in chat.stderr, "word of the wait")
+        self.router = ScriptedRouter(port=self.router.port)
+        self.assertEqual((chat.wait(), chat.stdout), (0, "hang on \ntwo \n"))
+
     def test_conversation_keeps_its_history(self):
         done = self.chat(input="one\n\nrefuse\ntwo")
         self.assertEqual((done.returncode, done.stdout), (0, "one \ntwo \n"))

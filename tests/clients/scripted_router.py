@@ -238,7 +238,9 @@ class ScriptedRouter:
         if lists is not None:
             Delta.DeltaAddLogprobs(builder, lists[0])
             Delta.DeltaAddLogprobsTop(builder, lists[1])
-        if last_of_choice:
+        if last_of_choice and text == "cut ":
+            Delta.DeltaAddFinishReason(builder, 2)
+        elif last_of_choice:
             Delta.DeltaAddFinishReason(builder, 1)
             Delta.DeltaAddStopString(builder, stop)
         if usage is not None:

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "cluster/base/clock.h"
 
 namespace kvern {
@@ -16,6 +17,9 @@ void Print(std::string_view text) {
   std::fwrite(text.data(), 1, text.size(), stdout);
   std::fflush(stdout);
 }
+
+// Later than any router that is there accepts a request, sooner than a person doubts.
+constexpr int kSilenceMs = 1000;
 
 void PrintError(const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); }
 
@@ -57,7 +61,8 @@ bool Chat::Ask(const std::string& question) {
     Print("\n");
   }
   if (answer.error.has_value()) PrintError("kvern-chat: " + ErrorLine(*answer.error));
-  PrintError(SummaryLine(answer, times));
+  std::string summary = SummaryLine(answer, times, options_.max_tokens);
+  if (!summary.empty()) PrintError(summary);
   if (!answer.error.has_value()) {
     messages_.push_back({"assistant", text});
     return true;
@@ -89,9 +94,14 @@ Answer Chat::Stream(GenerateRequest request, AnswerTimes* times) {
     inbox->events.push_back(std::move(event));
     inbox->arrived.Notify();
   });
+  int silence_ms = kSilenceMs;
   while (true) {
     pollfd polled[2] = {{inbox_->arrived.fd(), POLLIN, 0}, {interrupts_, POLLIN, 0}};
-    poll(polled, 2, -1);
+    if (poll(polled, 2, silence_ms) == 0) {
+      PrintError(absl::StrCat("kvern-chat: the router at ", options_.endpoint,
+                              " has not accepted the question yet; Ctrl-C gives up"));
+    }
+    silence_ms = -1;
     if (Interrupted()) client_->Cancel(request_id);
     inbox_->arrived.Clear();
     std::deque<RequestEvent> events;

@@ -16,7 +16,8 @@
 namespace kvern {
 
 struct ChatOptions {
-  std::string system;  // empty: none
+  std::string endpoint;  // for what is said of the router
+  std::string system;    // empty: none
   std::optional<uint32_t> max_tokens;
   std::optional<float> temperature;
   std::optional<uint64_t> seed;
@@ -46,7 +47,7 @@ class Chat {
   };
 
   GenerateRequest Request() const;
-  // Streams the answer to `request`; Ctrl-C cancels it.
+  // Streams the answer to `request`; Ctrl-C cancels it. Says so if the router is slow to accept it.
   Answer Stream(GenerateRequest request, AnswerTimes* times);
   void Show(const RequestEvent& event, AnswerTimes* times) const;
   // A line of stdin; nothing at its end or after Ctrl-C.

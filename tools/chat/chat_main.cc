@@ -69,7 +69,11 @@ int Fail(const absl::Status& status) {
 
 int Run(int argc, char** argv) {
   CommandLine line = Parse(argc, argv);
-  absl::StatusOr<std::unique_ptr<Client>> client = Client::Connect(line.client);
+  line.chat.endpoint = line.client.endpoint;
+  absl::StatusOr<std::unique_ptr<Client>> client = Client::Connect(line.client, [&] {
+    std::fprintf(stderr, "kvern-chat: no router answers at %s yet; trying for %d s\n",
+                 line.client.endpoint.c_str(), static_cast<int>(line.client.timeout / kSecond));
+  });
   if (!client.ok()) return Fail(client.status());
   // Only now: while nobody answers, Ctrl-C simply ends the program.
   sigset_t interrupt;

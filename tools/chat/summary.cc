@@ -36,8 +36,10 @@ double Milliseconds(Duration duration) {
 
 }  // namespace
 
-std::string SummaryLine(const Answer& answer, const AnswerTimes& times) {
+std::string SummaryLine(const Answer& answer, const AnswerTimes& times,
+                        std::optional<uint32_t> max_tokens) {
   size_t tokens = answer.choices.empty() ? 0 : answer.choices[0].token_ids.size();
+  if (answer.error.has_value() && tokens == 0) return "";
   std::string line = absl::StrFormat("%d token%s", tokens, tokens == 1 ? "" : "s");
   if (times.first_token != 0) {
     absl::StrAppendFormat(&line, ", first after %.0f ms",
@@ -50,6 +52,14 @@ std::string SummaryLine(const Answer& answer, const AnswerTimes& times) {
   }
   if (!answer.error.has_value()) {
     absl::StrAppendFormat(&line, ", queued %.0f ms", answer.usage.queue_ms);
+    if (answer.choices.at(0).finish_reason == FinishReason::kLength) {
+      if (max_tokens.has_value()) {
+        absl::StrAppendFormat(&line, ", cut by --max-tokens %d", *max_tokens);
+      } else {
+        absl::StrAppendFormat(
+            &line, ", cut by the service's limit of %d (--max-tokens sets another)", tokens);
+      }
+    }
   }
   return line;
 }

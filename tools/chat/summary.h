@@ -1,6 +1,7 @@
 // What an answer took, as a person reads it and as JSON.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -18,8 +19,10 @@ struct AnswerTimes {
 };
 
 // "24 tokens, first after 143 ms, 41.2 tokens/s, queued 0 ms"; queued is absent when the answer did
-// not come to its end.
-std::string SummaryLine(const Answer& answer, const AnswerTimes& times);
+// not come to its end. Says so if a limit cut the answer: `max_tokens`, or the service's if it is
+// absent. Empty when there was an error before the first token.
+std::string SummaryLine(const Answer& answer, const AnswerTimes& times,
+                        std::optional<uint32_t> max_tokens);
 
 // One line: {"text","token_ids","finish_reason","stop_reason","seed","usage"} or {"error":{…}}.
 std::string AnswerJson(const Answer& answer);

@@ -2,6 +2,7 @@
 
 #include <sys/random.h>
 
+#include <chrono>
 #include <future>
 
 #include "cluster/base/check.h"
@@ -86,13 +87,19 @@ Client::Client(std::shared_ptr<ClientConnection> connection, Welcome welcome)
 
 Client::~Client() { connection_->Stop(); }
 
-absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const ClientOptions& options) {
+absl::StatusOr<std::unique_ptr<Client>> Client::Connect(
+    const ClientOptions& options, const std::function<void()>& still_waiting) {
   KVERN_ASSIGN_OR_RETURN(std::shared_ptr<ClientConnection> connection,
                          ClientConnection::Start(options));
   auto promise = std::make_shared<std::promise<absl::StatusOr<Welcome>>>();
   connection->AwaitWelcome(
       [promise](absl::StatusOr<Welcome> welcome) { promise->set_value(std::move(welcome)); });
-  KVERN_ASSIGN_OR_RETURN(Welcome welcome, promise->get_future().get());
+  std::future<absl::StatusOr<Welcome>> arrived = promise->get_future();
+  if (still_waiting != nullptr &&
+      arrived.wait_for(std::chrono::seconds(1)) == std::future_status::timeout) {
+    still_waiting();
+  }
+  KVERN_ASSIGN_OR_RETURN(Welcome welcome, arrived.get());
   return std::unique_ptr<Client>(new Client(std::move(connection), std::move(welcome)));
 }
 

@@ -87,8 +87,10 @@ class RequestStream {
 
 class Client {
  public:
-  // Waits for the router's welcome. unavailable: nobody answered within the timeout.
-  static absl::StatusOr<std::unique_ptr<Client>> Connect(const ClientOptions& options);
+  // Waits for the router's welcome. unavailable: nobody answered within the timeout. When nobody
+  // has within the first second, `still_waiting` is called once, here.
+  static absl::StatusOr<std::unique_ptr<Client>> Connect(
+      const ClientOptions& options, const std::function<void()>& still_waiting = nullptr);
   // Cancels what is open; its sinks and streams get kCancelled.
   ~Client();
 
