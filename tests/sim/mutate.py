@@ -3,8 +3,8 @@
     mutate.py [NUMBER ...] [--seeds N] [--need PERCENT]    default: all of the list
     mutate.py --check                                      only: is each listed line there once?
 
-The mutated file is compiled by itself and linked in front of the libraries of a finished build; the
-source tree and the build's own files stay as they are. A mistake is found when the swarm (sim_swarm)
+The mutated file is compiled by itself and linked in front of the libraries of a finished build, the one
+whose bin is KVERN_BIN_DIR or else the release build; the source tree and the build's own files stay as they are. A mistake is found when the swarm (sim_swarm)
 ends with a violation, dies on a check, or does not end.
 """
 
@@ -48,7 +48,12 @@ def read_list():
 
 class Build:
     def __init__(self):
-        self.dir = pathlib.Path(os.environ["KVERN_BIN_DIR"]).resolve().parent
+        folder = os.environ.get("KVERN_BIN_DIR") or ROOT / "build" / "release" / "bin"
+        self.dir = pathlib.Path(folder).resolve().parent
+        swarm = self.dir / "bin" / "sim_swarm"
+        if not swarm.exists():
+            sys.exit(f"mutate.py: there is no {swarm}; build sim_swarm, or say in KVERN_BIN_DIR "
+                     "where the programs of a build are")
         commands = json.loads((self.dir / "compile_commands.json").read_text())
         self.compile = {entry["file"]: entry for entry in commands}
         printed = subprocess.run(["ninja", "-C", self.dir, "-t", "commands", "sim_swarm"],
@@ -95,7 +100,7 @@ def hunt(program, seeds):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("numbers", nargs="*")
+    parser.add_argument("numbers", nargs="*", type=int)
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--need", type=int, default=100)
     parser.add_argument("--check", action="store_true")
@@ -104,6 +109,9 @@ def main():
     assert [int(m.number) for m in mutations] == list(range(1, len(mutations) + 1))
     for mutation in mutations:
         mutation.mutated()
+    for number in arguments.numbers:
+        if not 1 <= number <= len(mutations):
+            parser.error(f"number {number}: the list has 1 to {len(mutations)}")
     if arguments.check:
         return 0
     build = Build()
@@ -111,7 +119,7 @@ def main():
     if alarm:
         print(f"false alarm without any mistake: {how}")
         return 1
-    chosen = [m for m in mutations if not arguments.numbers or m.number in arguments.numbers]
+    chosen = [m for m in mutations if not arguments.numbers or int(m.number) in arguments.numbers]
     found = 0
     for mutation in chosen:
         program = build.make(mutation)
