@@ -1,5 +1,7 @@
 #include "cluster/capacity/kv_budget.h"
 
+#include <algorithm>
+
 namespace kvern {
 
 absl::StatusOr<std::vector<ShardRange>> SplitKvHeads(uint32_t kv_heads, uint32_t world) {
@@ -28,6 +30,10 @@ uint64_t BlocksNeeded(uint64_t prompt_tokens, uint64_t max_new_tokens, uint64_t 
   return prompt_tokens / block_size + n * ((tail + block_size - 1) / block_size);
 }
 
-uint64_t TokensThatFit(uint64_t blocks, uint32_t block_size) { return blocks * block_size; }
+uint64_t TokensThatFit(uint64_t blocks, uint64_t prompt_tokens, uint64_t n, uint32_t block_size) {
+  if (blocks < n) return 0;
+  uint64_t shared = std::min(prompt_tokens / block_size, blocks - n);
+  return (shared + (blocks - shared) / n) * block_size;
+}
 
 }  // namespace kvern

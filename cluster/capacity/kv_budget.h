@@ -32,7 +32,9 @@ uint64_t KvBytesPerToken(uint32_t layers, uint32_t kv_heads, uint32_t head_dim,
 uint64_t BlocksNeeded(uint64_t prompt_tokens, uint64_t max_new_tokens, uint64_t n,
                       uint32_t block_size);
 
-// The most tokens (prompt + output, n = 1) that fit into `blocks`.
-uint64_t TokensThatFit(uint64_t blocks, uint32_t block_size);
+// The largest prompt + max_new of a request of n >= 1 choices and this prompt that fits into
+// `blocks`. Where not one new token of each choice fits behind it, that of the longest prompt with
+// which one does; 0 where there is none. With n = 1 it is the same for every prompt.
+uint64_t TokensThatFit(uint64_t blocks, uint64_t prompt_tokens, uint64_t n, uint32_t block_size);
 
 }  // namespace kvern

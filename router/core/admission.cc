@@ -208,8 +208,8 @@ Refusal RouterImpl::CheckFits(uint64_t prompt_tokens, uint32_t max_tokens, uint3
   refusal.details.largest_total_tokens = config_.max_seq_len;
   if (largest > 0) {
     refusal.details.available_blocks = largest;
-    refusal.details.largest_total_tokens =
-        std::min<uint64_t>(config_.max_seq_len, TokensThatFit(largest, kBlockSize));
+    refusal.details.largest_total_tokens = std::min<uint64_t>(
+        config_.max_seq_len, TokensThatFit(largest, prompt_tokens, n, kBlockSize));
   }
   if (max_tokens >= config_.max_seq_len) {
     refusal.message =

@@ -320,6 +320,10 @@ void Checker::ReadError(Time now, Record& record, const RequestError& error) {
     bool too_long = record.prompt_tokens + record.max_tokens > options_.router.max_seq_len;
     bool too_big = details.available_blocks && NeedOf(record) > *details.available_blocks;
     if (!too_long && !too_big) Violate("S8", error.request_id, "never_fits, but it does");
+    uint64_t total = uint64_t{record.prompt_tokens} + record.max_tokens;
+    if (details.largest_total_tokens && total <= *details.largest_total_tokens) {
+      Violate("S8", error.request_id, "never_fits, and no longer than what is said to fit");
+    }
   }
   if (error.code == ErrorCode::kQuotaExceeded) CheckQuota(record, error);
   bool started = record.dispatched && !record.repeated;  // else of the first of two, perhaps

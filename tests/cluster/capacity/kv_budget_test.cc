@@ -46,11 +46,27 @@ TEST(BlocksNeeded, OtherBlockSizes) {
   }
 }
 
-TEST(TokensThatFit, IsTheLargestTotalOfOneChoice) {
-  for (uint64_t blocks = 1; blocks < 10; ++blocks) {
-    uint64_t tokens = TokensThatFit(blocks, 16);
-    EXPECT_LE(BlocksNeeded(1, tokens - 1, 1, 16), blocks);
-    EXPECT_GT(BlocksNeeded(1, tokens, 1, 16), blocks);
+bool Fits(uint64_t prompt, uint64_t total, uint64_t n, uint64_t blocks) {
+  return prompt < total && BlocksNeeded(prompt, total - prompt, n, 16) <= blocks;
+}
+
+TEST(TokensThatFit, IsTheLargestTotalOfThisPromptAndThisN) {
+  for (uint64_t blocks = 1; blocks < 14; ++blocks) {
+    for (uint64_t n : {1u, 2u, 3u, 8u}) {
+      for (uint64_t prompt = 1; prompt <= 250; ++prompt) {
+        SCOPED_TRACE(testing::Message() << blocks << " " << n << " " << prompt);
+        uint64_t tokens = TokensThatFit(blocks, prompt, n, 16);
+        ASSERT_FALSE(Fits(prompt, tokens + 1, n, blocks));
+        if (Fits(prompt, prompt + 1, n, blocks)) {
+          ASSERT_TRUE(Fits(prompt, tokens, n, blocks));
+        } else if (blocks >= n) {  // with a shorter prompt, and with none is there a larger total
+          ASSERT_TRUE(Fits(tokens - 1, tokens, n, blocks));
+          ASSERT_FALSE(Fits(tokens, tokens + 1, n, blocks));
+        } else {
+          ASSERT_EQ(tokens, 0u);
+        }
+      }
+    }
   }
 }
 
