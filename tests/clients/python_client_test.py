@@ -132,8 +132,12 @@ class SyncTest(RouterTest):
         error = self.error(lambda: Client("tcp://127.0.0.1:1", timeout=0.2))
         self.assertEqual(error.code, "unavailable")
         self.assertIn("tcp://127.0.0.1:1", error.message)
-        self.assertEqual(self.error(lambda: Client("nowhere")).code, "invalid_argument")
-        self.assertEqual(self.error(lambda: Client(timeout=0)).code, "invalid_argument")
+        for arguments, text in (
+                ({"endpoint": "nowhere"}, "endpoint: 'nowhere': Invalid argument, allowed: "
+                                          "tcp://HOST:PORT, ipc://PATH"),
+                ({"timeout": 0}, "timeout: 0 is not a time in seconds, allowed: a number above 0")):
+            error = self.error(lambda: Client(**arguments))
+            self.assertEqual((error.code, error.message), ("invalid_argument", text))
 
     def test_router_dies_and_returns(self):
         client = self.client()
@@ -404,7 +408,10 @@ class FieldsTest(RouterTest):
                 ({"prompt": "x", "messages": []}, "given: prompt, messages"),
                 ({"prompt": 3}, "prompt: 3 is not a string"),
                 ({"prompt": "\ud800"}, "well-formed text"),
-                ({"prompt": "x", "max_tokens": -1}, "max_tokens: -1 is not a whole number from 0"),
+                ({"prompt": "x", "max_tokens": -1}, "max_tokens: -1 is not a whole number from 1 to"),
+                ({"prompt": "x", "max_tokens": 0}, "max_tokens: 0 is not a whole number from 1 to"),
+                ({"prompt": "x", "max_tokens": "x"}, "max_tokens: 'x' is not a whole number from 1"),
+                ({"prompt": "x", "n": 0}, "n: 0 is not a whole number from 1 to"),
                 ({"prompt": "x", "max_tokens": True}, "max_tokens: True"),
                 ({"prompt": "x", "max_tokens": 2.0}, "max_tokens: 2.0"),
                 ({"prompt": "x", "temperature": "hot"}, "temperature: 'hot' is not a number"),
@@ -414,7 +421,7 @@ class FieldsTest(RouterTest):
                 ({"prompt": "x", "logit_bias": {"a": 1}}, "logit_bias key: 'a'"),
                 ({"prompt": "x", "logit_bias": {"01": 1}}, "logit_bias key: '01'"),
                 ({"prompt": "x", "request_id": "xyz"}, "request_id: 'xyz'"),
-                ({"prompt": "x", "class": "gold"}, "class: 'gold' is not one of guaranteed"),
+                ({"prompt": "x", "class": "gold"}, "class: 'gold' is not one of guaranteed, standard$"),
                 ({"prompt_token_ids": [1, 2**32]}, r"prompt_token_ids\[1\]: 4294967296"),
                 ({"messages": [{"role": "user"}]}, r"messages\[0\]"),
                 (self.parts({"type": "image_url", "image_url": {"url": "http://a"}}),

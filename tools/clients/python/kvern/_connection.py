@@ -33,7 +33,8 @@ class Connection:
 
     def __init__(self, endpoint, timeout, tenant, throttle=True):
         if not isinstance(timeout, (int, float)) or isinstance(timeout, bool) or timeout <= 0:
-            raise KvernError("invalid_argument", f"timeout: {timeout!r} is not a time in seconds")
+            raise KvernError("invalid_argument", f"timeout: {timeout!r} is not a time in seconds, "
+                                                 "allowed: a number above 0")
         self._endpoint = endpoint
         self._timeout = float(timeout)
         self._incarnation = secrets.randbits(64) or 1
@@ -80,7 +81,8 @@ class Connection:
         except zmq.ZMQError as error:
             self._close_socket()
             raise KvernError("invalid_argument",
-                             f"endpoint: {self._endpoint!r}: {error}") from None
+                             f"endpoint: {self._endpoint!r}: {error}, allowed: tcp://HOST:PORT, "
+                             "ipc://PATH") from None
 
     def _close_socket(self, linger=None):
         self._socket.disable_monitor()

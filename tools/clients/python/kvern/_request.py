@@ -17,6 +17,7 @@ _UINT32_MAX = 2**32 - 1
 _UINT64_MAX = 2**64 - 1
 # A larger message would end the connection, and with it every open stream.
 _MAX_MESSAGE_BYTES = 8 << 20
+# Those of the schema; the service refuses batch.
 _CLASSES = {"guaranteed": ServiceClass.ServiceClass.Guaranteed,
             "standard": ServiceClass.ServiceClass.Standard,
             "batch": ServiceClass.ServiceClass.Batch}
@@ -105,7 +106,7 @@ def _logit_bias(name, value):
 
 def _service_class(name, value):
     if value not in _CLASSES:
-        raise _invalid(name, value, "one of " + ", ".join(_CLASSES))
+        raise _invalid(name, value, "one of guaranteed, standard")
     return _CLASSES[value]
 
 
@@ -116,13 +117,14 @@ def _request_id(name, value):
 
 
 _uint32 = _integer(0, _UINT32_MAX)
+_positive = _integer(1, _UINT32_MAX)
 
 # Field -> check. The order of the table is the order of help texts and error messages.
 _FIELDS = {
     "prompt": _text,
     "prompt_token_ids": _list_of(_uint32, "token ids"),
     "messages": _list_of(_message, "messages"),
-    "max_tokens": _uint32,
+    "max_tokens": _positive,
     "temperature": _number,
     "top_k": _uint32,
     "top_p": _number,
@@ -132,7 +134,7 @@ _FIELDS = {
     "frequency_penalty": _number,
     "logit_bias": _logit_bias,
     "seed": _integer(0, _UINT64_MAX),
-    "n": _uint32,
+    "n": _positive,
     "stop": _list_of(_text, "strings"),
     "stop_token_ids": _list_of(_uint32, "token ids"),
     "ignore_eos": _boolean,
