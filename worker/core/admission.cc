@@ -121,6 +121,15 @@ std::vector<uint32_t> UnfinishedChoices(const Dispatch& dispatch) {
   return choices;
 }
 
+uint64_t EndingBits(const Dispatch& dispatch) {
+  uint64_t bits = 0;
+  if (!dispatch.sampling.ignore_eos) {
+    for (uint32_t id : dispatch.eos_ids) bits |= uint64_t{1} << (id % 64);
+  }
+  for (uint32_t id : dispatch.sampling.stop_token_ids) bits |= uint64_t{1} << (id % 64);
+  return bits;
+}
+
 FinishReason FinishOf(const Dispatch& dispatch, uint32_t token, size_t output,
                       StopReason& stop_reason) {
   const SamplingParams& sampling = dispatch.sampling;

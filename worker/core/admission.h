@@ -16,6 +16,10 @@ std::optional<Nack> CheckDispatch(const GroupState& state, const Dispatch& dispa
 // end in a stop token and is shorter than max_tokens.
 std::vector<uint32_t> UnfinishedChoices(const Dispatch& dispatch);
 
+// Of each token for which FinishOf says kStop: bit (token modulo 64). Other tokens share those
+// bits.
+uint64_t EndingBits(const Dispatch& dispatch);
+
 // Why a choice whose newest token is `token`, and which then has `output` tokens, is over; kNone
 // when it is not. `stop_reason` is set to the stop id when it was one.
 FinishReason FinishOf(const Dispatch& dispatch, uint32_t token, size_t output,

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "cluster/base/check.h"
+#include "cluster/base/prefetch.h"
 #include "cluster/capacity/kv_budget.h"
 #include "worker/core/admission.h"
 #include "worker/core/group_state.h"
@@ -11,6 +12,22 @@
 #include "worker/core/step_builder.h"
 
 namespace kvern {
+namespace {
+
+// Rows whose memory is asked for before it is needed: a step touches much, and each a little.
+constexpr size_t kRowsAhead = 8;
+
+// The `row`-th will be committed soon, and the one halfway there sooner.
+void ExpectRow(const std::vector<PlanInFlight::Row>& rows, size_t row) {
+  if (row < rows.size()) Prefetch(rows[row].sequence);
+  size_t nearer = row - kRowsAhead / 2;
+  if (nearer >= rows.size()) return;
+  const Sequence& sequence = *rows[nearer].sequence;
+  Prefetch(sequence.request, Request::kHotBytes);
+  Prefetch(sequence.output.data() + sequence.output.size());
+}
+
+}  // namespace
 
 Scheduler::Scheduler(const SchedulerConfig& config) : state_(std::make_unique<GroupState>(config)) {
   KVERN_CHECK(config.max_batch_tokens > 0 && config.max_sample_rows > 0);
@@ -39,6 +56,7 @@ void Scheduler::Accept(Time /*now*/, const Dispatch& dispatch, WorkerEffects& ef
   }
   request->dispatch.emitted.clear();
   request->forked = request->live.size() == 1;
+  request->ending = EndingBits(request->dispatch);
   state_->reserved += request->reserved;
   if (request->guaranteed) state_->reserved_by_class += request->reserved;
   state_->running += static_cast<uint32_t>(request->live.size());
@@ -78,7 +96,9 @@ void Scheduler::Commit(Time now, const StepResult& result, WorkerEffects& effect
   state.recomputed_tokens += plan.recomputed_tokens;
   effects.runs.reserve(effects.runs.size() + result.samples.size());
   size_t next_sample = 0;
-  for (const PlanInFlight::Row& row : plan.rows) {
+  for (size_t i = 0; i < plan.rows.size(); ++i) {
+    ExpectRow(plan.rows, i + kRowsAhead);
+    const PlanInFlight::Row& row = plan.rows[i];
     if (!row.sample) continue;
     KVERN_CHECK_LT(next_sample, result.samples.size());
     const SampledToken& sample = result.samples[next_sample++];
@@ -109,6 +129,7 @@ bool Scheduler::TakeToken(Sequence& sequence, const SampledToken& sample, Worker
   KVERN_CHECK(sequence.drawing > 0);
   --sequence.drawing;
   sequence.output.push_back(sample.token_id);
+  if (!sequence.request->MayEnd(sample.token_id, sequence.output.size())) return false;
   run.finish_reason = FinishOf(dispatch, sample.token_id, sequence.output.size(), run.stop_reason);
   return run.finish_reason != FinishReason::kNone;
 }

@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "schemas/messages.h"
 
 namespace kvern {
@@ -35,7 +36,10 @@ struct Sequence {
 };
 
 struct Request {
-  Dispatch dispatch;        // `emitted` is moved to the sequences
+  // What each token of it needs, together with what comes first in `dispatch`.
+  static constexpr size_t kHotBytes = 320;
+
+  uint64_t ending = 0;      // EndingBits (admission.h)
   uint64_t age = 0;         // in order of acceptance: the smallest is the oldest
   uint64_t reserved = 0;    // worst case in blocks, by BlocksNeeded
   bool guaranteed = false;  // by its class, or because it was preempted often enough
@@ -44,8 +48,14 @@ struct Request {
   uint64_t held = 0;        // blocks in its tables, each counted once
   uint32_t preemptions = 0;
   bool forked = false;  // every live choice has its own slot; with n = 1 from the start
-  std::vector<std::unique_ptr<Sequence>>
-      live;  // ascending choices; before the fork only the first runs
+  // Ascending choices; before the fork only the first runs.
+  absl::InlinedVector<std::unique_ptr<Sequence>, 1> live;
+  Dispatch dispatch;  // `emitted` is moved to the sequences
+
+  // False: the token, a choice's `output`-th, is known not to be its last.
+  bool MayEnd(uint32_t token, size_t output) const {
+    return (ending >> (token % 64) & 1) != 0 || output >= dispatch.sampling.max_tokens;
+  }
 
   uint32_t prompt_tokens() const { return static_cast<uint32_t>(dispatch.prompt.size()); }
 
