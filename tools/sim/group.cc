@@ -262,7 +262,7 @@ void SimGroup::Apply(const Commands& commands) {
   };
   cancel_all();  // twice, as the production loop does
   for (const Dispatch& dispatch : commands.dispatches) {
-    if (sent_.Find(dispatch.request_id) == nullptr) sent_.Insert(dispatch.request_id, true);
+    NoteSent(dispatch.request_id);
     if (std::exchange(refuse_, false)) {
       effects_.nacks.push_back(
           {dispatch.request_id, dispatch.epoch, ErrorCode::kUnavailable, kMadeUp});
@@ -276,12 +276,17 @@ void SimGroup::Apply(const Commands& commands) {
   draining_ = draining_ || commands.drain;
 }
 
+void SimGroup::NoteSent(const RequestId& id) {
+  if (world_->options().faults[Fault::kReportLies] == 0) return;  // nobody will ask
+  if (sent_.Find(id) == nullptr) sent_.Insert(id, true);
+}
+
 void SimGroup::PlanAhead() {
   while (!scheduler_->full()) {
-    StepPlan plan;
-    if (!scheduler_->Plan(world_->now(), plan)) return;
-    CountPreemptions(plan);
-    plans_.push_back(std::move(plan));
+    if (!scheduler_->Plan(world_->now(), next_plan_)) return;
+    CountPreemptions(next_plan_);
+    plans_.push_back(std::move(next_plan_));
+    next_plan_ = std::exchange(executed_, {});
     if (plans_.size() == 1) BeginStep();
   }
 }
@@ -318,12 +323,22 @@ void SimGroup::OnStepEnd(uint64_t life) {
 
 void SimGroup::EndStep() {
   executor_.Execute(plans_.front(), result_);
+  executed_ = std::move(plans_.front());
   plans_.pop_front();
   if (!plans_.empty()) BeginStep();
   step_id_ = result_.step_id;
   scheduler_->Commit(world_->now(), result_, effects_);
+  ForgetEnded();
   report_due_ = true;
   DoTurn();
+}
+
+void SimGroup::ForgetEnded() {
+  for (const TokenRun& run : effects_.runs) {
+    if (run.finish_reason == FinishReason::kNone) continue;
+    const Record* record = world_->checker().Find(run.request_id);
+    if (record->n == 1 && record->has_seed) by_seed_.Erase(record->seed);
+  }
 }
 
 void SimGroup::Report() {

@@ -115,11 +115,14 @@ class SimGroup {
   void DoTurn();
   void StartLeader(const GroupStart& start);
   void Apply(const Commands& commands);
+  void NoteSent(const RequestId& id);
   // Plans as far ahead as may be.
   void PlanAhead();
   // Runs the oldest plan in flight.
   void BeginStep();
   void CountPreemptions(const StepPlan& plan);
+  // Forgets requests that are over, as far as that is easily seen: there may be very many.
+  void ForgetEnded();
   void EndStep();
   void Report();
   void DieAfter(Duration delay);
@@ -162,6 +165,8 @@ class SimGroup {
   std::vector<std::pair<PeerId, RouterToWorker>> inbox_;
   WorkerEffects effects_;
   std::deque<StepPlan> plans_;  // in flight; the first one runs
+  StepPlan next_plan_;          // these two are kept for their memory
+  StepPlan executed_;
   StepResult result_;
   bool step_done_ = false;  // finished while paused
   bool draining_ = false;
@@ -172,7 +177,7 @@ class SimGroup {
   uint64_t preemptions_ = 0;  // of this life, as last reported
   uint64_t recomputed_tokens_ = 0;
   IdMap<uint64_t, Running> by_seed_;
-  IdMap<RequestId, bool> sent_;  // all that this life was sent
+  IdMap<RequestId, bool> sent_;  // all that this life was sent, when it may lie about others
 };
 
 }  // namespace kvern::sim

@@ -180,6 +180,7 @@ std::string ToJson(const Results& r, uint64_t seed, const std::string& options) 
   }
   json["violations"] = r.violations;
   json["event_hash"] = absl::StrFormat("%016x", r.event_hash);
+  if (r.repeat_hash) json["repeat_event_hash"] = absl::StrFormat("%016x", *r.repeat_hash);
   json["wall_s"] = r.wall_s;
   json["events"] = r.events;
   return json.dump();
@@ -215,6 +216,10 @@ std::string ToText(const Results& r) {
   }
   absl::StrAppendFormat(&text, "events %d in %.2f s, hash %016x\n", r.events, r.wall_s,
                         r.event_hash);
+  if (r.repeat_hash) {
+    absl::StrAppendFormat(&text, "the same run again: event hash %016x, %s\n", *r.repeat_hash,
+                          *r.repeat_hash == r.event_hash ? "equal" : "NOT equal");
+  }
   return text;
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -49,6 +50,7 @@ struct Results {
   FaultCounts faults;
   std::vector<std::string> violations;
   uint64_t event_hash = 0;
+  std::optional<uint64_t> repeat_hash;  // of the same run again
   uint64_t events = 0;
   double wall_s = 0;
 };

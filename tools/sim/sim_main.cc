@@ -27,6 +27,7 @@ int RunAndShow(const RunConfig& config, const RunPlan& plan, double capacity,
   results.capacity_rps = capacity;
   if (config.check_repeat) {
     uint64_t again = RunHere(plan).event_hash;
+    results.repeat_hash = again;
     if (again != results.event_hash) {
       results.violations.push_back(absl::StrFormat(
           "D1: the same run again has the event hash %016x, not %016x", again, results.event_hash));

@@ -116,6 +116,7 @@ TEST_F(KvernSim, SameSeedSameRun) {
   Outcome other = Run(options + kShort + "--seed 2");
   ASSERT_EQ(one.exit_code, 0) << one.errors << one.output;
   EXPECT_EQ(one.Json()["event_hash"], again.Json()["event_hash"]);
+  EXPECT_EQ(one.Json()["repeat_event_hash"], one.Json()["event_hash"]);
   EXPECT_NE(one.Json()["event_hash"], other.Json()["event_hash"]);
 }
 
