@@ -15,6 +15,7 @@
 #include "cluster/base/log.h"
 #include "cluster/base/machine.h"
 #include "cluster/base/options.h"
+#include "cluster/base/stderr_writer.h"
 #include "router/announce.h"
 #include "router/io/router_loop.h"
 #include "router/io/startup_table.h"
@@ -190,7 +191,7 @@ class GroupWatcher {
       Incarnation& printed = printed_[group.name];
       if (printed == group.ranks[0].group_incarnation) continue;
       printed = group.ranks[0].group_incarnation;
-      std::fputs(StartupTable(group, max_seq_len_).c_str(), stderr);
+      WriteToStderr(StartupTable(group, max_seq_len_));
     }
     if (announced_ || live < expected_) return;
     announced_ = true;

@@ -1,14 +1,26 @@
 #include "cluster/base/log.h"
 
 #include <memory>
+#include <mutex>
 #include <nlohmann/json.hpp>
 
 #include "cluster/base/clock.h"
-#include "spdlog/sinks/stdout_sinks.h"
+#include "cluster/base/stderr_writer.h"
+#include "spdlog/sinks/base_sink.h"
 #include "spdlog/spdlog.h"
 
 namespace kvern {
 namespace {
+
+class StderrSink final : public spdlog::sinks::base_sink<std::mutex> {
+ protected:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    spdlog::memory_buf_t line;
+    formatter_->format(message, line);
+    WriteToStderr({line.data(), line.size()});
+  }
+  void flush_() override {}
+};
 
 struct LogState {
   std::string process = "kvern";
@@ -16,8 +28,7 @@ struct LogState {
   std::shared_ptr<spdlog::logger> logger;
 
   LogState() {
-    logger = std::make_shared<spdlog::logger>("kvern",
-                                              std::make_shared<spdlog::sinks::stderr_sink_mt>());
+    logger = std::make_shared<spdlog::logger>("kvern", std::make_shared<StderrSink>());
     logger->set_pattern("%v");
   }
 };
