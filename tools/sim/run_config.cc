@@ -193,7 +193,7 @@ absl::StatusOr<RunPlan> MakeCapacityPlan(const RunConfig& config,
   plan.options.groups = 1;
   plan.options.always_waiting = kCapacityWaiting;
   // Where nothing is ever let in, new requests would come for ever.
-  plan.options.max_requests = std::min(plan.options.max_requests, kCapacityRequests);
+  plan.options.max_requests = kCapacityRequests;
   plan.options.router.queue_entries =
       std::max(plan.options.router.queue_entries, 2 * kCapacityWaiting);
   plan.options.cancel_at_end = true;

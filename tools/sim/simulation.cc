@@ -160,6 +160,8 @@ void Simulation::KeepWaiting() {
     if (group->scheduler() != nullptr) started += group->scheduler()->running();
   }
   while (load_on_ && checker_.open() < started + options_.always_waiting) {
+    if (asked_ == options_.max_requests) return;
+    ++asked_;
     std::optional<Ask> ask = workload_.Next();
     if (!ask) return;
     AskFor(*std::move(ask));

@@ -4,6 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tools/sim/simulation.h"
+#include "tools/sim/sized_workload.h"
+
 namespace kvern::sim {
 namespace {
 
@@ -122,6 +125,21 @@ TEST(RunConfig, OptimisticAsInEngines) {
   config.policy = "optimistic";
   EXPECT_THAT(ErrorOf(MakePlan(config, 1, nullptr)),
               HasSubstr("--max-running: 64, not allowed with --policy optimistic"));
+}
+
+TEST(RunConfig, WhereNothingIsLetInTheCapacityTakesSoManyRequestsAndNoMore) {
+  RunConfig config;
+  config.load = 1;
+  config.kv_tokens = 16;
+  config.max_requests = 5;  // of the run: not enough to find a capacity
+  RunPlan plan = *MakeCapacityPlan(config, nullptr);
+  EXPECT_EQ(plan.options.max_requests, 200'000u);
+  plan.options.max_requests = 100;
+  plan.options.duration = kSecond;
+  SizedWorkload workload(plan.workload, plan.options.model, plan.options.seed);
+  Simulation simulation(plan.options, workload, nullptr);
+  simulation.Run();
+  EXPECT_EQ(simulation.records().size(), 100u);
 }
 
 }  // namespace
