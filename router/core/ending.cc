@@ -102,7 +102,7 @@ void RouterImpl::Release(Request& request) {
   Group& group = *request.group;
   group.ledger->Release(request.need, request.guaranteed());
   group.forecast_old = true;
-  if (!request.got_token) group.unanswered.Remove(request.prompt_tokens);
+  if (!request.got_token) group.unanswered.Drop(request.prompt_tokens);
   Settle(request);
   if (request.cancelled_at >= 0) {
     Observe(counters_.cancel_to_free_seconds, now_ - request.cancelled_at);

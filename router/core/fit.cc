@@ -7,7 +7,8 @@
 // A standard request fits if the expected peak of all that runs and itself stays below the
 // watermark, and its worst case fits beside what is guaranteed.
 //
-// Neither is sent to a group whose prompts already fill about two steps, unless its own is short.
+// Neither is sent to a group whose prompts already fill one step and a half, unless its own is
+// short.
 #include <algorithm>
 #include <tuple>
 
@@ -118,17 +119,20 @@ Duration RouterImpl::PrefillTime(const Group& group, uint64_t tokens) const {
   return group.steps.Prefill(now_, tokens, ChunkOf(group));
 }
 
+uint64_t RouterImpl::FirstPrefill(const StepReport& report) {
+  return report.prefill_tokens - std::min(report.recomputed_tokens, report.prefill_tokens);
+}
+
 uint64_t RouterImpl::PrefillBacklog(const Group& group) const {
-  // Part of the first prompt is done already.
-  uint64_t done = group.report.prefill_tokens - group.prefill_mark;
-  return group.unanswered.tokens - std::min(done, group.unanswered.tokens);
+  return group.unanswered.Left(FirstPrefill(group.report));
 }
 
 bool RouterImpl::PrefillRoom(Group& group, uint32_t prompt_tokens) const {
-  // Enough to keep the group busy until its next report; what waits, waits here, where it can still
-  // be ordered and dropped.
+  // Enough for the step under way and, mostly, the one that is planned before more can arrive. What
+  // waits, waits here, where it can still be ordered and dropped: a backlog of two steps keeps the
+  // group busier by less than it costs in late first tokens, one of one step leaves it idle.
   uint64_t chunk = ChunkOf(group);
-  if (PrefillBacklog(group) <= 2 * chunk) return true;
+  if (PrefillBacklog(group) <= chunk + chunk / 2) return true;
   bool overtakes = prompt_tokens <= group.unanswered.short_prompt &&
                    group.unanswered.short_tokens + prompt_tokens <= chunk;
   group.prefill_full = group.prefill_full || !overtakes;
@@ -151,9 +155,8 @@ GroupLoad RouterImpl::LoadOf(const Group& group) const {
 void RouterImpl::NoteLoad(const Group& group) { groups_.NoteLoad(group, LoadOf(group)); }
 
 Duration RouterImpl::FirstTokenTime(const GroupLoad& load, const Request& request) const {
+  // What is at the group, and nothing that may overtake it later: this decides who is dropped.
   uint64_t tokens = load.backlog + request.prompt_tokens;
-  // A long prompt leaves a part of each step to short ones that come after it.
-  if (tokens > load.chunk) tokens += tokens / (kShortPromptShare - 1);
   // The step under way ends first.
   return load.speed.Prefill(now_, tokens, load.chunk) + (load.busy ? load.speed.MeanStep(now_) : 0);
 }

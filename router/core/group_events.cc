@@ -125,7 +125,6 @@ void RouterImpl::StartGroup(Group& group) {
   group.drain_sent = false;
   group.report = StepReport{};
   group.drift = 0;
-  group.prefill_mark = 0;
   group.unanswered.short_prompt = group.ranks[0].max_batch_tokens / kShortPromptShare;
   group.steps = StepModel();
   group.last_report = now_;

@@ -1,6 +1,7 @@
 // The groups of workers: who joined, which are live, and where a request fits.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -34,12 +35,35 @@ struct Unanswered {
   uint32_t requests = 0;
   uint64_t tokens = 0;        // of their prompts
   uint64_t short_tokens = 0;  // of the short ones among them
+  uint64_t of_others = 0;     // of all prefill that was reported, what was not for them
+  bool lost_track = false;    // one went, and how much of it was done is not known
 
   void Add(uint32_t prompt_tokens) {
     ++requests;
     tokens += prompt_tokens;
     if (prompt_tokens <= short_prompt) short_tokens += prompt_tokens;
   }
+  // The last token of a prompt is computed once for each of its `n` choices.
+  void GotToken(uint32_t prompt_tokens, uint32_t n) {
+    Remove(prompt_tokens);
+    of_others += uint64_t{prompt_tokens} + n - 1;
+  }
+  void Drop(uint32_t prompt_tokens) {
+    Remove(prompt_tokens);
+    lost_track = true;
+  }
+  // After each report: `reported` is the group's prefill so far, without what was computed again.
+  void Settle(uint64_t reported) {
+    of_others = requests == 0 || lost_track ? reported : std::min(of_others, reported);
+    lost_track = false;
+  }
+  // Tokens still to be computed.
+  uint64_t Left(uint64_t reported) const {
+    uint64_t done = reported - std::min(of_others, reported);
+    return tokens - std::min(done, tokens);
+  }
+
+ private:
   void Remove(uint32_t prompt_tokens) {
     --requests;
     tokens -= prompt_tokens;
@@ -98,9 +122,7 @@ struct Group {
   PoolBlocks largest_standard;  // in each pool the largest worst case of one, as of the forecast
   StepModel steps;
   Unanswered unanswered;
-  bool prefill_full = false;     // a request waits because of its prefill backlog
-  bool first_token_now = false;  // in the report that is being read
-  uint64_t prefill_mark = 0;     // report.prefill_tokens when the latest first token came
+  bool prefill_full = false;  // a request waits because of its prefill backlog
 
   Breaker breaker;  // over incarnations: that is when it matters
 

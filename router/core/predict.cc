@@ -66,6 +66,7 @@ Duration RouterImpl::OwnPrefill(const Request& request) {
   RefreshDrain();
   if (drain_.groups == 0) return 0;
   uint64_t tokens = request.prompt_tokens;
+  // A long prompt leaves a part of each step to short ones that come after it.
   if (tokens > ChunkOf(*drain_.sample)) tokens += tokens / (kShortPromptShare - 1);
   return PrefillTime(*drain_.sample, tokens);
 }

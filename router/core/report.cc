@@ -58,6 +58,7 @@ void RouterImpl::OnReport(PeerId peer, StepReport report) {
   report.runs.clear();
   report.nacks.clear();
   group->report = std::move(report);
+  group->unanswered.Settle(FirstPrefill(group->report));
   NoteLoad(*group);
 }
 
@@ -266,8 +267,7 @@ void RouterImpl::GotToken(Group& group, Request& request) {
   request.got_token = true;
   dispatch_due_ = dispatch_due_ || group.breaker.open();  // it closes: what waited for that may go
   group.breaker.FirstToken();
-  group.unanswered.Remove(request.prompt_tokens);
-  group.first_token_now = true;
+  group.unanswered.GotToken(request.prompt_tokens, request.n);
 }
 
 void RouterImpl::ObserveLength(Request& request, uint32_t tokens) {
@@ -278,8 +278,6 @@ void RouterImpl::ObserveLength(Request& request, uint32_t tokens) {
 void RouterImpl::Learn(Group& group, const StepReport& report) {
   const StepReport& before = group.report;
   group.forecast_old = true;
-  if (group.first_token_now) group.prefill_mark = report.prefill_tokens;
-  group.first_token_now = false;
   // It was not trusted, and may be now.
   bool was_stale = now_ - group.last_report >= config_.group_lease / 2;
   dispatch_due_ = dispatch_due_ || was_stale || group.breaker.open();

@@ -114,6 +114,8 @@ class RouterImpl {
   bool TakesWork(const Group& group) const;
   uint64_t ChunkOf(const Group& group) const;
   Duration PrefillTime(const Group& group, uint64_t tokens) const;
+  // Prefill tokens of all steps, without those computed again after a preemption.
+  static uint64_t FirstPrefill(const StepReport& report);
   uint64_t PrefillBacklog(const Group& group) const;  // tokens
   GroupLoad LoadOf(const Group& group) const;
   // After every change of what LoadOf says; Audit compares.

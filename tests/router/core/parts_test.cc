@@ -124,6 +124,38 @@ TEST(Ledger, WhatIsInFlightCannotBeReleased) {
   EXPECT_DEATH(ledger.Release(4, true), "check failed");
 }
 
+TEST(Unanswered, WhatIsDoneOfTheOthersCountsWhenOneHasItsFirstToken) {
+  Unanswered prompts;
+  prompts.Add(200);
+  prompts.Add(10);
+  prompts.Settle(64);
+  EXPECT_EQ(prompts.Left(64), 146u);
+  prompts.GotToken(10, /*n=*/1);
+  prompts.Settle(64);
+  EXPECT_EQ(prompts.Left(64), 146u);
+  prompts.Add(30);
+  EXPECT_EQ(prompts.Left(200), 40u);
+  prompts.GotToken(30, /*n=*/3);  // its last token was computed three times
+  prompts.Settle(236);
+  EXPECT_EQ(prompts.Left(236), 6u);
+}
+
+TEST(Unanswered, WhatCannotBeKnownCountsAsNotDone) {
+  Unanswered prompts;
+  prompts.Add(200);
+  prompts.Add(100);
+  prompts.Settle(150);
+  prompts.Drop(200);  // cancelled: nobody says how much of the 150 was its own
+  prompts.Settle(160);
+  EXPECT_EQ(prompts.Left(160), 100u);
+  EXPECT_EQ(prompts.Left(1000), 0u);
+  EXPECT_EQ(prompts.Left(0), 100u);
+  prompts.GotToken(100, 1);  // more than was reported
+  prompts.Settle(200);
+  prompts.Add(50);
+  EXPECT_EQ(prompts.Left(210), 40u);
+}
+
 TEST(WaitQueue, IsBoundedInEntriesAndBytes) {
   WaitQueue queue(2, 100);
   Request a, b;
