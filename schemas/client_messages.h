@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "schemas/ids.h"
+#include "schemas/sampling.h"
 #include "schemas/token_ids.h"
 
 namespace kvern {
@@ -35,26 +36,6 @@ struct ChatMessage {
   std::string role;
   std::string content;
   friend bool operator==(const ChatMessage&, const ChatMessage&) = default;
-};
-
-// How tokens are drawn and when a choice ends. Meaning and order as in vLLM V1.
-struct SamplingParams {
-  float temperature = 1.0f;  // 0: greedy, ties to the lower id
-  uint32_t top_k = 0;        // 0: off
-  float top_p = 1.0f;
-  float min_p = 0.0f;
-  float repetition_penalty = 1.0f;
-  float presence_penalty = 0.0f;
-  float frequency_penalty = 0.0f;
-  std::vector<std::pair<uint32_t, float>> logit_bias;
-  uint64_t seed = 0;  // Once accepted it is always set; see GenerateRequest::seed.
-  uint32_t max_tokens = 256;
-  uint32_t min_tokens = 0;
-  bool ignore_eos = false;  // The model's EOS ids only, not stop_token_ids.
-  std::vector<uint32_t> stop_token_ids;
-  std::optional<uint32_t> logprobs;  // K of the K best beside the chosen token's
-  std::optional<uint32_t> prompt_logprobs;
-  friend bool operator==(const SamplingParams&, const SamplingParams&) = default;
 };
 
 // Exactly one of the three inputs is set.

@@ -281,7 +281,11 @@ std::optional<T> ToStd(const flatbuffers::Optional<T>& value) {
 
 flatbuffers::Offset<wire::SamplingParams> PutSampling(flatbuffers::FlatBufferBuilder& builder,
                                                       const SamplingParams& sampling);
+flatbuffers::Offset<wire::SamplingParams> PutSampling(flatbuffers::FlatBufferBuilder& builder,
+                                                      const ResolvedSampling& sampling);
+// Refuses a seed or max_tokens: a request has its own.
 SamplingParams ReadSampling(const wire::SamplingParams* sampling, Checks& checks);
+ResolvedSampling ReadResolvedSampling(const wire::SamplingParams* sampling, Checks& checks);
 
 struct LogprobOffsets {
   flatbuffers::Offset<flatbuffers::Vector<const wire::TokenLogprob*>> tokens;

@@ -73,7 +73,7 @@ SequenceStart Read(const wire::SequenceStart& wire, Checks& checks) {
   start.prompt_tokens = checks.Within<uint32_t>("prompt_tokens", wire.prompt_tokens(), 0,
                                                 static_cast<uint32_t>(start.tokens.size()));
   start.choice = checks.Within<uint32_t>("choice", wire.choice(), 0, kMaxChoices - 1);
-  start.sampling = ReadSampling(wire.sampling(), checks);
+  start.sampling = ReadResolvedSampling(wire.sampling(), checks);
   start.eos_ids = checks.List("eos_ids", wire.eos_ids(), kMaxStopTokenIds);
   return start;
 }

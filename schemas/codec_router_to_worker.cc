@@ -94,7 +94,7 @@ Dispatch Read(const wire::Dispatch& wire, Checks& checks) {
   dispatch.epoch = wire.epoch();
   dispatch.prompt = checks.Ids("prompt", wire.prompt(), kMaxPromptTokens);
   dispatch.n = checks.Within<uint32_t>("n", wire.n(), 1, kMaxChoices);
-  dispatch.sampling = ReadSampling(wire.sampling(), checks);
+  dispatch.sampling = ReadResolvedSampling(wire.sampling(), checks);
   dispatch.eos_ids = checks.List("eos_ids", wire.eos_ids(), kMaxStopTokenIds);
   dispatch.service_class =
       checks.Enum<ServiceClass>("class", wire.service_class(), wire::ServiceClass::MAX);

@@ -28,16 +28,15 @@ std::vector<std::pair<uint32_t, float>> ReadBias(
   return bias;
 }
 
-}  // namespace
-
-flatbuffers::Offset<wire::SamplingParams> PutSampling(flatbuffers::FlatBufferBuilder& builder,
-                                                      const SamplingParams& sampling) {
+flatbuffers::Offset<wire::SamplingParams> Put(flatbuffers::FlatBufferBuilder& builder,
+                                              const SamplingParams& sampling, uint64_t seed,
+                                              uint32_t max_tokens) {
   auto bias = PutStructs<wire::TokenValue>(builder, sampling.logit_bias, [](const auto& entry) {
     return wire::TokenValue(entry.first, entry.second);
   });
   auto stop_ids = PutList(builder, sampling.stop_token_ids);
   wire::SamplingParamsBuilder table(builder);
-  table.add_seed(sampling.seed);
+  table.add_seed(seed);
   table.add_temperature(sampling.temperature);
   table.add_top_k(sampling.top_k);
   table.add_top_p(sampling.top_p);
@@ -46,7 +45,7 @@ flatbuffers::Offset<wire::SamplingParams> PutSampling(flatbuffers::FlatBufferBui
   table.add_presence_penalty(sampling.presence_penalty);
   table.add_frequency_penalty(sampling.frequency_penalty);
   table.add_logit_bias(bias);
-  table.add_max_tokens(sampling.max_tokens);
+  table.add_max_tokens(max_tokens);
   table.add_min_tokens(sampling.min_tokens);
   table.add_stop_token_ids(stop_ids);
   if (sampling.logprobs) table.add_logprobs(*sampling.logprobs);
@@ -55,9 +54,7 @@ flatbuffers::Offset<wire::SamplingParams> PutSampling(flatbuffers::FlatBufferBui
   return table.Finish();
 }
 
-SamplingParams ReadSampling(const wire::SamplingParams* wire, Checks& checks) {
-  SamplingParams sampling;
-  if (wire == nullptr) return sampling;  // All defaults.
+void ReadInto(const wire::SamplingParams* wire, SamplingParams& sampling, Checks& checks) {
   sampling.temperature = checks.Real("temperature", wire->temperature(), 0.0f, kMaxTemperature);
   sampling.top_k = wire->top_k();
   sampling.top_p = wire->top_p();
@@ -76,13 +73,47 @@ SamplingParams ReadSampling(const wire::SamplingParams* wire, Checks& checks) {
   sampling.frequency_penalty =
       checks.Real("frequency_penalty", wire->frequency_penalty(), -kMaxAbsPenalty, kMaxAbsPenalty);
   sampling.logit_bias = ReadBias(wire->logit_bias(), checks);
-  sampling.seed = wire->seed();
-  sampling.max_tokens = wire->max_tokens();
   sampling.min_tokens = wire->min_tokens();
   sampling.ignore_eos = wire->ignore_eos();
   sampling.stop_token_ids = checks.List("stop_token_ids", wire->stop_token_ids(), kMaxStopTokenIds);
   sampling.logprobs = ReadLogprobCount("logprobs", wire->logprobs(), checks);
   sampling.prompt_logprobs = ReadLogprobCount("prompt_logprobs", wire->prompt_logprobs(), checks);
+}
+
+}  // namespace
+
+flatbuffers::Offset<wire::SamplingParams> PutSampling(flatbuffers::FlatBufferBuilder& builder,
+                                                      const SamplingParams& sampling) {
+  const ResolvedSampling absent;
+  return Put(builder, sampling, absent.seed, absent.max_tokens);
+}
+
+flatbuffers::Offset<wire::SamplingParams> PutSampling(flatbuffers::FlatBufferBuilder& builder,
+                                                      const ResolvedSampling& sampling) {
+  return Put(builder, sampling, sampling.seed, sampling.max_tokens);
+}
+
+SamplingParams ReadSampling(const wire::SamplingParams* wire, Checks& checks) {
+  SamplingParams sampling;
+  if (wire == nullptr) return sampling;  // All defaults.
+  const ResolvedSampling absent;
+  if (wire->seed() != absent.seed) {
+    checks.OutOfRange("sampling.seed", wire->seed(), "none: the request's own field is seed");
+  }
+  if (wire->max_tokens() != absent.max_tokens) {
+    checks.OutOfRange("sampling.max_tokens", wire->max_tokens(),
+                      "none: the request's own field is max_tokens");
+  }
+  ReadInto(wire, sampling, checks);
+  return sampling;
+}
+
+ResolvedSampling ReadResolvedSampling(const wire::SamplingParams* wire, Checks& checks) {
+  ResolvedSampling sampling;
+  if (wire == nullptr) return sampling;  // All defaults.
+  ReadInto(wire, sampling, checks);
+  sampling.seed = wire->seed();
+  sampling.max_tokens = wire->max_tokens();
   return sampling;
 }
 

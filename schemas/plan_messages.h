@@ -7,6 +7,7 @@
 
 #include "schemas/client_messages.h"
 #include "schemas/ids.h"
+#include "schemas/sampling.h"
 
 namespace kvern {
 
@@ -21,7 +22,7 @@ struct SequenceStart {
   std::vector<uint32_t> tokens;  // prompt, then what was emitted before
   uint32_t prompt_tokens = 0;    // how many of `tokens` are the prompt
   uint32_t choice = 0;
-  SamplingParams sampling;
+  ResolvedSampling sampling;
   std::vector<uint32_t> eos_ids;
   friend bool operator==(const SequenceStart&, const SequenceStart&) = default;
 };

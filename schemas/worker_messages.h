@@ -8,6 +8,7 @@
 
 #include "schemas/client_messages.h"
 #include "schemas/ids.h"
+#include "schemas/sampling.h"
 #include "schemas/token_ids.h"
 
 namespace kvern {
@@ -123,9 +124,9 @@ using WorkerToRouter = std::variant<Join, StepReport, GroupDown, Leave>;
 struct GroupStart {
   Incarnation router_incarnation = 0;
   Incarnation group_incarnation = 0;
-  uint64_t kv_blocks = 0;  // the minimum over the ranks: what the group may use
-  std::string rendezvous;  // rank 0's
-  uint32_t lease_ms = 0;   // the leader reports at least three times in this time
+  uint64_t kv_blocks = 0;        // the minimum over the ranks: what the group may use
+  std::string rendezvous;        // rank 0's
+  uint32_t lease_ms = 0;         // the leader reports at least three times in this time
   std::vector<uint8_t> comm_id;  // rank 0's
   friend bool operator==(const GroupStart&, const GroupStart&) = default;
 };
@@ -141,7 +142,7 @@ struct Dispatch {
   Epoch epoch = 0;
   TokenIds prompt;  // [prompt_tokens]
   uint32_t n = 1;
-  SamplingParams sampling;  // seed and max_tokens set
+  ResolvedSampling sampling;
   std::vector<uint32_t> eos_ids;
   // What each choice had emitted before this attempt; empty on the first.
   std::vector<std::vector<uint32_t>> emitted;  // [n][tokens]

@@ -159,7 +159,7 @@ Request& RouterImpl::OpenRequest(Client& client, RequestId id, GenerateRequest& 
   owned->service_class = message.service_class;
   owned->band = static_cast<uint8_t>(message.priority);
   owned->n = message.n;
-  owned->sampling = std::move(message.sampling);
+  static_cast<SamplingParams&>(owned->sampling) = std::move(message.sampling);
   owned->sampling.max_tokens = message.max_tokens.value_or(config_.default_max_tokens);
   owned->sampling.seed = message.seed ? *message.seed : rng_.Next();
   owned->stop = std::move(message.stop);

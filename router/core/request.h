@@ -74,7 +74,7 @@ struct Request {
   absl::InlinedVector<Choice, 1> choices;
   PoolBlocks need;  // worst case
 
-  SamplingParams sampling;  // seed and max_tokens set
+  ResolvedSampling sampling;
   std::vector<std::string> stop;
   TokenIds prompt;           // moves into the dispatch
   uint64_t queue_bytes = 0;  // what it holds of the queue's bytes

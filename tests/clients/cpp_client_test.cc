@@ -28,6 +28,19 @@ namespace {
 using ::testing::AnyOf;
 using ::testing::ElementsAre;
 
+// What a request says in one place can be set in no other, where it would not count.
+template <typename Params>
+concept HasSeed = requires(Params params) {
+  params.seed;
+};
+template <typename Params>
+concept HasMaxTokens = requires(Params params) {
+  params.max_tokens;
+};
+static_assert(HasSeed<GenerateRequest> && HasMaxTokens<GenerateRequest>);
+static_assert(!HasSeed<decltype(GenerateRequest::sampling)>);
+static_assert(!HasMaxTokens<decltype(GenerateRequest::sampling)>);
+
 // Answers every message by `answer`, on its own thread.
 class SmallRouter {
  public:

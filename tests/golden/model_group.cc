@@ -188,7 +188,7 @@ std::vector<Generated> ModelGroup::Generate(const std::vector<std::vector<uint32
 
 absl::Status ModelGroup::RunRank(Rank& rank, const std::vector<std::vector<uint32_t>>& prompts,
                                  const RunOptions& options, std::vector<Generated>& out) {
-  SamplingParams greedy;
+  ResolvedSampling greedy;
   greedy.temperature = 0;
   if (options.logprobs > 0) greedy.logprobs = options.logprobs;
   int64_t num_blocks = BlocksFor(options_.kv_tokens);

@@ -250,6 +250,26 @@ TEST(CodecHostileTest, SharedBytesAreBounded) {
   EXPECT_THAT(decoded.error, HasSubstr("content shares bytes with other fields"));
 }
 
+// A request has a seed and max_tokens of its own: these would not count, so they are refused.
+TEST(CodecHostileTest, SamplingOfARequestHasNoSeedOrMaxTokens) {
+  for (bool seed : {true, false}) {
+    flatbuffers::FlatBufferBuilder builder;
+    auto prompt = builder.CreateString("hello");
+    wire::SamplingParamsBuilder sampling(builder);
+    seed ? sampling.add_seed(5) : sampling.add_max_tokens(3);
+    auto sampling_offset = sampling.Finish();
+    wire::GenerateRequestBuilder request(builder);
+    request.add_prompt(prompt);
+    request.add_sampling(sampling_offset);
+    auto body = request.Finish().Union();
+    Decoded<ClientMessage> decoded = DecodeClientMessage(AsBytes(Finish(builder, 1, 2, body)));
+    EXPECT_EQ(decoded.failure, DecodeFailure::kOutOfRange);
+    EXPECT_EQ(decoded.error,
+              seed ? "sampling.seed 5, allowed: none: the request's own field is seed"
+                   : "sampling.max_tokens 3, allowed: none: the request's own field is max_tokens");
+  }
+}
+
 TEST(CodecHostileTest, MoreTablesThanAMessageCanHaveAreMalformed) {
   flatbuffers::FlatBufferBuilder builder;
   auto message = wire::CreateChatMessage(builder);

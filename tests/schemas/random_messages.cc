@@ -56,14 +56,19 @@ SamplingParams Sampling(Rng& rng) {
   sampling.frequency_penalty = Real(rng, -2, 2);
   sampling.logit_bias =
       List<std::pair<uint32_t, float>>(rng, Coin(rng) ? 3 : kMaxLogitBias, TokenValue);
-  sampling.seed = rng.Next();
-  sampling.max_tokens = Any32(rng);
   sampling.min_tokens = Small(rng, 10);
   sampling.ignore_eos = Coin(rng);
   sampling.stop_token_ids = Ids(rng, kMaxStopTokenIds);
   auto count = [](Rng& r) { return Small(r, kMaxLogprobs); };
   sampling.logprobs = Maybe<uint32_t>(rng, count);
   sampling.prompt_logprobs = Maybe<uint32_t>(rng, count);
+  return sampling;
+}
+
+ResolvedSampling Resolved(Rng& rng) {
+  ResolvedSampling sampling{Sampling(rng)};
+  sampling.seed = rng.Next();
+  sampling.max_tokens = Any32(rng);
   return sampling;
 }
 
@@ -234,7 +239,7 @@ Dispatch OneDispatch(Rng& rng) {
   dispatch.epoch = Any32(rng);
   dispatch.prompt = Ids(rng, 500);
   dispatch.n = 1 + Small(rng, kMaxChoices - 1);
-  dispatch.sampling = Sampling(rng);
+  dispatch.sampling = Resolved(rng);
   dispatch.eos_ids = Ids(rng, 4);
   dispatch.service_class = static_cast<ServiceClass>(rng.Below(3));
   if (Coin(rng)) {
@@ -249,7 +254,7 @@ SequenceStart Start(Rng& rng) {
   start.tokens = Ids(rng, 300);
   start.prompt_tokens = Small(rng, static_cast<uint32_t>(start.tokens.size()));
   start.choice = Small(rng, kMaxChoices - 1);
-  start.sampling = Sampling(rng);
+  start.sampling = Resolved(rng);
   start.eos_ids = Ids(rng, 4);
   return start;
 }

@@ -86,7 +86,7 @@ void LeastRequests::Dispatch(PeerId client, GenerateRequest& message, RouterEffe
   dispatch.epoch = 1;
   dispatch.prompt = *std::move(message.prompt_token_ids);
   dispatch.n = message.n;
-  dispatch.sampling = std::move(message.sampling);
+  static_cast<SamplingParams&>(dispatch.sampling) = std::move(message.sampling);
   dispatch.sampling.seed = *message.seed;
   dispatch.sampling.max_tokens = *message.max_tokens;
   dispatch.eos_ids = config_.eos_ids;

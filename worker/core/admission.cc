@@ -25,7 +25,7 @@ std::string CheckTokens(const char* field, std::span<const uint32_t> ids, uint32
 }
 
 std::string CheckShape(const SchedulerConfig& config, const Dispatch& dispatch) {
-  const SamplingParams& sampling = dispatch.sampling;
+  const ResolvedSampling& sampling = dispatch.sampling;
   if (dispatch.prompt.empty()) return "prompt is empty";
   if (dispatch.n == 0 || dispatch.n > kMaxChoices) {
     return absl::StrCat("n is ", dispatch.n, ", allowed are 1 to ", kMaxChoices);
@@ -132,7 +132,7 @@ uint64_t EndingBits(const Dispatch& dispatch) {
 
 FinishReason FinishOf(const Dispatch& dispatch, uint32_t token, size_t output,
                       StopReason& stop_reason) {
-  const SamplingParams& sampling = dispatch.sampling;
+  const ResolvedSampling& sampling = dispatch.sampling;
   if (!sampling.ignore_eos && Contains(dispatch.eos_ids, token)) return FinishReason::kStop;
   if (Contains(sampling.stop_token_ids, token)) {
     stop_reason = token;

@@ -39,7 +39,7 @@ class ModelExecutor : public Executor {
     uint32_t choice = 0;
     uint32_t drawing = 0;   // tokens after those: steps that are not finished draw them
     uint32_t computed = 0;  // leading tokens in the cache, when all that is prepared has run
-    SamplingParams sampling;
+    ResolvedSampling sampling;
     std::vector<uint32_t> eos_ids;
     std::vector<BlockId> table;
   };

@@ -83,7 +83,7 @@ std::vector<Sampler::RowPlan> Sampler::PlanRows(std::span<const SampleRow> rows)
   std::vector<RowPlan> plans;
   size_t bytes = 0;
   for (const SampleRow& row : rows) {
-    const SamplingParams& params = *row.params;
+    const ResolvedSampling& params = *row.params;
     RowPlan plan;
     plan.offset = bytes;
     plan.candidates = 1;
@@ -150,7 +150,7 @@ void Sampler::AskRaw(Tensor logits, std::span<const SampleRow> rows,
 void Sampler::AskEdited(Tensor logits, std::span<const SampleRow> rows,
                         std::span<const RowPlan> plans) {
   for (size_t row = 0; row < rows.size(); ++row) {
-    const SamplingParams& params = *rows[row].params;
+    const ResolvedSampling& params = *rows[row].params;
     LogitQuery query{.row = static_cast<int64_t>(row)};
     bool filters = !IsGreedy(params) && HasFilters(params, vocab_size_);
     if (IsGreedy(params) || filters) {
@@ -186,7 +186,7 @@ absl::Status Sampler::Collect(Tensor logits, std::span<const SampleRow> rows,
 
 // The row's part of mine_.
 absl::Status Sampler::Write(Tensor logits, size_t row, const SampleRow& what, const RowPlan& plan) {
-  const SamplingParams& params = *what.params;
+  const ResolvedSampling& params = *what.params;
   const RowAnswers& answers = answers_[row];
   bool logprobs = params.logprobs.has_value();
   bool filters = !IsGreedy(params) && HasFilters(params, vocab_size_);
@@ -253,7 +253,7 @@ CandidateSet Sampler::Merge(const RowPlan& plan, const SamplingParams& params) c
 }
 
 std::optional<TokenLogit> Sampler::Choose(const RowPlan& plan, const SampleRow& what) const {
-  const SamplingParams& params = *what.params;
+  const ResolvedSampling& params = *what.params;
   CandidateSet set = Merge(plan, params);
   // Greedy, or Gumbel noise added over whole shards: the best of the shards' best.
   if (IsGreedy(params) || !HasFilters(params, vocab_size_)) return set.tokens[0];

@@ -22,7 +22,7 @@ namespace kvern {
 // One row of logits and how its token is drawn. What it points to outlives the call.
 struct SampleRow {
   Slot slot = 0;
-  const SamplingParams* params = nullptr;
+  const ResolvedSampling* params = nullptr;
   uint32_t choice = 0;
   uint32_t position = 0;              // index of the drawn token in the choice's output
   std::span<const uint32_t> tokens;   // the sequence so far: prompt, then output

@@ -48,7 +48,7 @@ std::vector<Dispatch> Mixed(uint32_t count, uint32_t max_tokens) {
   for (uint32_t i = 0; i < count; ++i) {
     requests.push_back(NewRequest(i + 1, Prompt(1 + i * 11 % 40, i), 1 + i * 5 % max_tokens,
                                   i % 3 == 0 ? 0.0f : 1));
-    SamplingParams& sampling = requests.back().sampling;
+    ResolvedSampling& sampling = requests.back().sampling;
     if (i % 4 == 1) requests.back().n = 3;
     if (i % 4 == 2) sampling.logprobs = i % 3;
     if (i % 5 == 2) sampling.top_p = 0.8f;

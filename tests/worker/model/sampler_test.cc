@@ -23,7 +23,7 @@ using nlohmann::json;
 struct Case {
   std::string name;
   std::vector<float> logits;
-  SamplingParams params;
+  ResolvedSampling params;
   std::vector<uint32_t> tokens;  // prompt, then output
   uint32_t prompt_tokens = 0;
   uint32_t argmax = 0;
@@ -200,9 +200,9 @@ std::vector<float> FlatLogits(size_t count) {
 // Nearly equal tokens: 1,024 candidates of a shard are not enough for the nucleus, nor for top_k.
 TEST(SamplerTest, GathersWholeRowsWhenCandidatesDoNotSuffice) {
   std::vector<float> logits = FlatLogits(10000);
-  SamplingParams nucleus;
+  ResolvedSampling nucleus;
   nucleus.top_p = 0.9f;
-  SamplingParams wide;
+  ResolvedSampling wide;
   wide.top_k = 5000;
   std::vector<SampleRow> rows(40);
   for (uint32_t i = 0; i < rows.size(); ++i) {
@@ -224,7 +224,7 @@ TEST(SamplerTest, GathersWholeRowsWhenCandidatesDoNotSuffice) {
 
 TEST(SamplerTest, LogprobsAreOfTheRawLogits) {
   std::vector<float> logits = {1.0f, 3.0f, 2.0f, 3.0f, -1.0f, 0.5f};
-  SamplingParams params;
+  ResolvedSampling params;
   params.temperature = 0;
   params.logprobs = 3;
   params.logit_bias = {{4, 50.0f}};
@@ -251,7 +251,7 @@ TEST(SamplerTest, LogprobsAreOfTheRawLogits) {
 
 TEST(SamplerTest, MinTokensMasksEosAndStopIds) {
   std::vector<float> logits = {5.0f, 4.0f, 3.0f, 2.0f};
-  SamplingParams params;
+  ResolvedSampling params;
   params.temperature = 0;
   params.min_tokens = 2;
   params.stop_token_ids = {1};
@@ -273,7 +273,7 @@ TEST(SamplerTest, MinTokensMasksEosAndStopIds) {
 TEST(SamplerTest, BrokenLogitsStillGiveATokenOfTheVocabulary) {
   float nan = std::nanf("");
   std::vector<float> logits = {nan, nan, nan, nan, nan};
-  SamplingParams greedy, plain, nucleus;
+  ResolvedSampling greedy, plain, nucleus;
   greedy.temperature = 0;
   nucleus.top_p = 0.5f;
   std::vector<SampleRow> rows(3);
