@@ -71,14 +71,14 @@ Refusal RouterImpl::Admissible(Client& client, const GenerateRequest& message, u
   }
   if (bytes > config_.queue_bytes) {
     return {ErrorCode::kInvalidArgument,
-            absl::StrCat("the input has ", bytes, " bytes, allowed: ", config_.queue_bytes),
+            absl::StrCat("the input has ", bytes, " bytes, allowed: ", config_.queue_bytes,
+                         " (the service's --queue-bytes)"),
             {}};
   }
   if (queue_.HasRoom(bytes)) return {};
   if (Refusal r = CheckBeforeMakingRoom(client, message); !r.ok()) return r;
   if (!MakeRoom(*client.tenant, static_cast<size_t>(message.priority), bytes)) {
-    return Overloaded(absl::StrCat("the queue is full: ", queue_.entries(), " requests with ",
-                                   queue_.bytes(), " bytes wait"));
+    return Overloaded(QueueFull());
   }
   return {};
 }
@@ -93,6 +93,7 @@ Refusal RouterImpl::CheckBeforeMakingRoom(Client& client, const GenerateRequest&
   // Of a text, no more is known than that it has a token.
   bool known = message.prompt_token_ids.has_value();
   probe.prompt_tokens = known ? static_cast<uint32_t>(message.prompt_token_ids->size()) : 1;
+  probe.arrival = now_;
   probe.ttft_deadline = TtftDeadline(message);
   SizeUp(probe);
   if (!known) {
@@ -182,8 +183,7 @@ void RouterImpl::Enqueue(Request& request, TokenIds ids) {
     return Fail(request, std::move(r));
   }
   if (!queue_.ResizeRoom(request, request.prompt.size() * sizeof(uint32_t))) {
-    return Fail(request, Overloaded(absl::StrCat("the queue is full: ", queue_.bytes(),
-                                                 " bytes of prompts wait")));
+    return Fail(request, Overloaded(QueueFull()));
   }
   if (Refusal r = CheckWait(request); !r.ok()) return Fail(request, std::move(r));
   request.phase = Phase::kQueued;
@@ -223,6 +223,12 @@ Refusal RouterImpl::CheckFits(uint64_t prompt_tokens, uint32_t max_tokens, uint3
         absl::StrCat("the request needs ", need, " KV blocks, the largest group has ", largest);
   }
   return refusal;
+}
+
+std::string RouterImpl::QueueFull() const {
+  return absl::StrCat("the queue is full: ", queue_.entries(), " requests with ", queue_.bytes(),
+                      " bytes wait, allowed: ", config_.queue_entries, " with ",
+                      config_.queue_bytes, " (the service's --queue-entries, --queue-bytes)");
 }
 
 Refusal RouterImpl::Overloaded(std::string what) {

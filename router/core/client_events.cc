@@ -18,7 +18,8 @@ void RouterImpl::OnHello(PeerId peer, const Hello& hello) {
   }
   if (client == nullptr) client = clients_.Add(peer, now_);
   if (client == nullptr) {
-    Refusal refusal = Overloaded(absl::StrCat(clients_.size(), " clients"));
+    Refusal refusal =
+        Overloaded(absl::StrCat(clients_.size(), " clients are connected, the most that may be"));
     ++counters_.errors[static_cast<size_t>(refusal.code)];
     out_->to_clients.push_back(
         {peer, RequestError{{}, refusal.code, std::move(refusal.message), refusal.details}});

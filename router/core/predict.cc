@@ -13,6 +13,9 @@ namespace {
 constexpr Duration kSnapshotAge = 10 * kMillisecond;
 constexpr Duration kSnapshotAgePerRequest = 1 * kMicrosecond;
 
+// What is longer than a limit is said to be, where both are shown in whole milliseconds.
+Duration MillisecondsUp(Duration time) { return (time + kMillisecond - 1) / kMillisecond; }
+
 }  // namespace
 
 void RouterImpl::RefreshDrain() {
@@ -76,18 +79,28 @@ Refusal RouterImpl::CheckWait(const Request& request) {
   if (!wait) return {};  // no group is live, or none has said how fast it is: until the deadline
   Duration prefill = OwnPrefill(request);
   Duration budget = request.ttft_deadline - now_;
+  auto deadline = [&] {
+    return absl::StrCat("ttft_deadline_ms is ",
+                        (request.ttft_deadline - request.arrival) / kMillisecond);
+  };
   if (prefill > budget) {
     return {ErrorCode::kDeadlineExceeded,
-            absl::StrCat("its prefill alone is expected to take ", prefill / kMillisecond,
-                         " ms, ttft_deadline_ms allows ", budget / kMillisecond),
+            absl::StrCat(deadline(), ", the first token is expected after ",
+                         MillisecondsUp(now_ - request.arrival + prefill),
+                         " ms even without a wait, for the prefill of ", request.prompt_tokens,
+                         " tokens"),
             {}};
   }
   Duration limit = std::min(budget - prefill, config_.queue_wait_max);
   if (*wait <= limit) return {};
-  Refusal refusal{ErrorCode::kOverloaded,
-                  absl::StrCat("the wait for KV blocks and prefill is expected to be ",
-                               *wait / kMillisecond, " ms, allowed: ", limit / kMillisecond),
-                  {}};
+  std::string why = limit == config_.queue_wait_max
+                        ? "the service's --queue-seconds"
+                        : absl::StrCat(deadline(), ", the prefill takes ", MillisecondsUp(prefill));
+  Refusal refusal{
+      ErrorCode::kOverloaded,
+      absl::StrCat("the wait for KV blocks and prefill is expected to be ", MillisecondsUp(*wait),
+                   " ms, allowed: ", limit / kMillisecond, " (", why, ")"),
+      {}};
   refusal.details.retry_after_ms = Jittered(*wait - limit);
   return refusal;
 }

@@ -90,6 +90,7 @@ class RouterImpl {
   // its length, it never fits.
   Refusal CheckFits(uint64_t prompt_tokens, uint32_t max_tokens, uint32_t n) const;
   Refusal Overloaded(std::string what);
+  std::string QueueFull() const;  // what waits, and how much may
   Refusal CheckQuota(Tenant& tenant, uint64_t need);
   // What would be refused anyway costs nobody its place.
   Refusal CheckBeforeMakingRoom(Client& client, const GenerateRequest& message);

@@ -16,9 +16,10 @@ Refusal OutOfRange(std::string_view field, const Value& value, std::string_view 
   return Invalid(absl::StrCat(ToAbsl(field), " is ", value, ", allowed: ", ToAbsl(allowed)));
 }
 
-Refusal Unsupported(std::string_view field, std::string_view allowed) {
+// `what`: a field, or a field and its value.
+Refusal Unsupported(std::string_view what, std::string_view allowed) {
   return {ErrorCode::kUnsupportedParameter,
-          absl::StrCat(ToAbsl(field), " is not supported yet, allowed: ", ToAbsl(allowed)),
+          absl::StrCat(ToAbsl(what), " is not supported yet, allowed: ", ToAbsl(allowed)),
           {}};
 }
 
@@ -38,19 +39,25 @@ Refusal CheckInput(const RouterConfig& config, const GenerateRequest& request) {
     if (!request.stop.empty())
       return Unsupported("stop", "stop_token_ids, as this service has no tokenizer");
   }
-  if (request.prompt && request.prompt->empty()) return Invalid("prompt is empty");
-  if (request.messages && request.messages->empty()) return Invalid("messages is empty");
+  if (request.prompt && request.prompt->empty())
+    return Invalid("prompt is empty, allowed: 1 byte or more");
+  if (request.messages && request.messages->empty())
+    return Invalid("messages is empty, allowed: 1 message or more");
   if (request.prompt_token_ids) return ValidatePrompt(config, *request.prompt_token_ids);
   return {};
 }
 
 Refusal CheckUnsupported(const GenerateRequest& request) {
   if (request.service_class == ServiceClass::kBatch) {
-    return Unsupported("class", "guaranteed, standard");
+    return Unsupported("class batch", "guaranteed, standard");
   }
-  if (request.detach_ms != 0) return Unsupported("detach_ms", "0");
+  if (request.detach_ms != 0) {
+    return Unsupported(absl::StrCat("detach_ms ", request.detach_ms), "0");
+  }
   if (!request.resume_positions.empty()) return Unsupported("resume_positions", "none");
-  if (request.sampling.prompt_logprobs) return Unsupported("prompt_logprobs", "null");
+  if (std::optional<uint32_t> count = request.sampling.prompt_logprobs) {
+    return Unsupported(absl::StrCat("prompt_logprobs ", *count), "null");
+  }
   return {};
 }
 
@@ -101,7 +108,7 @@ Refusal CheckStops(const GenerateRequest& request) {
     return OutOfRange("number of stop strings", request.stop.size(), "at most 16");
   }
   for (const std::string& stop : request.stop) {
-    if (stop.empty()) return Invalid("a stop string is empty");
+    if (stop.empty()) return Invalid("a stop string is empty, allowed: 1 byte or more");
     if (stop.size() > kMaxStopStringBytes) {
       return OutOfRange("bytes of a stop string", stop.size(), "at most 256");
     }
@@ -121,7 +128,8 @@ Refusal CheckLengths(const RouterConfig& config, const GenerateRequest& request)
     return OutOfRange("logprobs", *request.sampling.logprobs, "0 to 20");
   }
   if (request.sampling.logprobs && *request.sampling.logprobs > config.vocab_size) {
-    return OutOfRange("logprobs", *request.sampling.logprobs, "at most the vocabulary's size");
+    return OutOfRange("logprobs", *request.sampling.logprobs,
+                      absl::StrCat("at most the vocabulary's size, ", config.vocab_size));
   }
   return {};
 }

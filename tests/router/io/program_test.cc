@@ -256,8 +256,9 @@ TEST_F(ProgramTest, AQueueWithoutRoomIsRefused) {
 
 TEST_F(ProgramTest, AForeignAddressIsRefused) {
   Start({"--model", kModel, "--listen", "tcp://0.0.0.0:0"});
-  EXPECT_EQ(Wait(), 1);
-  EXPECT_THAT(ReadAll(errors_[0]), HasSubstr("'tcp://0.0.0.0:0' is not a loopback address"));
+  EXPECT_EQ(Wait(), 2);
+  EXPECT_THAT(ReadAll(errors_[0]),
+              HasSubstr("--listen: 'tcp://0.0.0.0:0' is not a loopback address"));
 }
 
 TEST_F(ProgramTest, FlagsCanComeFromTheEnvironment) {
