@@ -17,11 +17,17 @@ absl::Status WrongType(const json& value, std::string_view allowed) {
   return InvalidArgument(ShowJson(value), ", allowed is ", ToAbsl(allowed));
 }
 
-absl::StatusOr<uint64_t> Unsigned(const json& value, uint64_t max) {
-  if (!value.is_number_unsigned() || value.get<uint64_t>() > max) {
-    return WrongType(value, absl::StrCat("a whole number from 0 to ", max));
+absl::StatusOr<uint64_t> Unsigned(const json& value, uint64_t max, uint64_t min = 0) {
+  if (!value.is_number_unsigned() || value.get<uint64_t>() > max || value.get<uint64_t>() < min) {
+    return WrongType(value, absl::StrCat("a whole number from ", min, " to ", max));
   }
   return value.get<uint64_t>();
+}
+
+absl::Status ReadPositive(const json& value, uint32_t& out) {
+  KVERN_ASSIGN_OR_RETURN(uint64_t number, Unsigned(value, std::numeric_limits<uint32_t>::max(), 1));
+  out = static_cast<uint32_t>(number);
+  return absl::OkStatus();
 }
 
 absl::Status Read(const json& value, uint32_t& out) {
@@ -128,7 +134,7 @@ absl::Status Read(const json& value, ServiceClass& out) {
     out = service_class;
     return absl::OkStatus();
   }
-  return WrongType(value, "\"guaranteed\", \"standard\" or \"batch\"");
+  return WrongType(value, "\"guaranteed\" or \"standard\"");
 }
 
 absl::Status Read(const json& value, RequestId& out) {
@@ -154,7 +160,10 @@ const Field kFields[] = {
     KVERN_FIELD("prompt", false, prompt),
     KVERN_FIELD("prompt_token_ids", false, prompt_token_ids),
     KVERN_FIELD("messages", false, messages),
-    KVERN_FIELD("max_tokens", false, max_tokens),
+    {"max_tokens", false,
+     [](const json& value, GenerateRequest& request) {
+       return ReadPositive(value, request.max_tokens.emplace());
+     }},
     KVERN_FIELD("temperature", false, sampling.temperature),
     KVERN_FIELD("top_k", false, sampling.top_k),
     KVERN_FIELD("top_p", false, sampling.top_p),
@@ -164,7 +173,8 @@ const Field kFields[] = {
     KVERN_FIELD("frequency_penalty", false, sampling.frequency_penalty),
     KVERN_FIELD("logit_bias", false, sampling.logit_bias),
     KVERN_FIELD("seed", false, seed),
-    KVERN_FIELD("n", false, n),
+    {"n", false,
+     [](const json& value, GenerateRequest& request) { return ReadPositive(value, request.n); }},
     KVERN_FIELD("stop", false, stop),
     KVERN_FIELD("stop_token_ids", false, sampling.stop_token_ids),
     KVERN_FIELD("ignore_eos", false, sampling.ignore_eos),
