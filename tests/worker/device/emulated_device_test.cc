@@ -7,6 +7,7 @@
 
 #include "kernels/simt/runtime/enqueue.h"
 #include "worker/comm/nccl/gpu_backend.h"
+#include "worker/device/cuda/cuda_context.h"
 #include "worker/device/ops.h"
 
 namespace kvern {
@@ -45,7 +46,16 @@ TEST(EmulatedDevice, SaysWhatItIs) {
   const Variable none("KVERN_EMULATED_DEVICES", "0");
   auto missing = EmulatedBackend().NewDevice({});
   EXPECT_TRUE(absl::IsFailedPrecondition(missing.status()));
-  EXPECT_EQ(missing.status().message(), "no usable GPU: no CUDA-capable device is detected");
+  EXPECT_EQ(missing.status().message(),
+            "no usable GPU on this machine (CUDA: no CUDA-capable device is detected)");
+}
+
+TEST(EmulatedDevice, TellsAMissingDriverFromAMissingGpu) {
+  EXPECT_EQ(CudaContext::NoGpu(cudaErrorInsufficientDriver).message(),
+            "no NVIDIA driver, or too old a one, on this machine (CUDA: CUDA driver version is "
+            "insufficient for CUDA runtime version)");
+  EXPECT_EQ(CudaContext::NoGpu(cudaErrorNoDevice).message(),
+            "no usable GPU on this machine (CUDA: no CUDA-capable device is detected)");
 }
 
 TEST(EmulatedDevice, BuffersAreZeroAndMemoryRunsOut) {

@@ -10,7 +10,7 @@ namespace {
 class Backend final : public GpuBackend {
  public:
   const char* name() const override { return GpuBuildName(); }
-  absl::Status Usable() const override { return CudaContext::CountGpus().status(); }
+  absl::StatusOr<int> CountGpus() const override { return CudaContext::CountGpus(); }
   absl::StatusOr<std::unique_ptr<Device>> NewDevice(const GpuDeviceConfig& config) const override {
     return CudaDevice::Open(config);
   }

@@ -21,10 +21,10 @@ class GpuBackend {
   // "emulated", "cuda".
   virtual const char* name() const = 0;
 
-  // FailedPrecondition, saying why, when there is no usable GPU.
-  virtual absl::Status Usable() const = 0;
+  // GPUs of this machine, at least 1. FailedPrecondition, saying why, when there is no usable one.
+  virtual absl::StatusOr<int> CountGpus() const = 0;
 
-  // As Usable(); InvalidArgument when this machine has fewer GPUs.
+  // As CountGpus(); InvalidArgument when this machine has fewer.
   virtual absl::StatusOr<std::unique_ptr<Device>> NewDevice(
       const GpuDeviceConfig& config) const = 0;
 

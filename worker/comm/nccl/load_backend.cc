@@ -15,13 +15,23 @@ namespace {
 constexpr char kPlugin[] = "libkvern_cuda.so";
 constexpr char kDriver[] = "libcuda.so.1";
 
-std::filesystem::path PluginPath() {
+absl::StatusOr<std::string> FindPlugin() {
   std::error_code error;
   const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
   const std::filesystem::path folder = program.parent_path();
-  std::filesystem::path in_lib = folder.parent_path() / "lib" / kPlugin;
-  if (std::filesystem::exists(in_lib, error)) return in_lib;
-  return folder / kPlugin;
+  const std::string in_lib = folder.parent_path() / "lib" / kPlugin;
+  const std::string beside = folder / kPlugin;
+  for (const std::string& path : {in_lib, beside}) {
+    if (std::filesystem::exists(path, error)) return path;
+  }
+  return FailedPrecondition("no CUDA backend: there is neither ", in_lib, " nor ", beside,
+                            "; tools/build release kvern_cuda builds the first where there is a "
+                            "CUDA toolkit");
+}
+
+absl::StatusOr<const GpuBackend*> FindAndLoad() {
+  KVERN_ASSIGN_OR_RETURN(const std::string path, FindPlugin());
+  return LoadBackend(path);
 }
 
 // A function of the plugin, which takes nothing; null when it has none of that name.
@@ -33,11 +43,6 @@ auto Function(void* plugin, const char* name) {
 }  // namespace
 
 absl::StatusOr<const GpuBackend*> LoadBackend(const std::string& path) {
-  std::error_code error;
-  if (!std::filesystem::exists(path, error)) {
-    return FailedPrecondition("no CUDA backend: ", path,
-                              " does not exist (it is built where there is a CUDA toolkit)");
-  }
   // Never closed: its libraries keep threads and exit handlers.
   void* plugin = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (plugin == nullptr) return FailedPrecondition("no CUDA backend: ", dlerror());
@@ -48,12 +53,12 @@ absl::StatusOr<const GpuBackend*> LoadBackend(const std::string& path) {
     return FailedPrecondition("no CUDA backend: ", path, " is of another build: ", ToAbsl(its),
                               ", this program: " KVERN_PLUGIN_BUILD);
   }
-  KVERN_RETURN_IF_ERROR(backend()->Usable());
+  KVERN_RETURN_IF_ERROR(backend()->CountGpus().status());
   return backend();
 }
 
 absl::StatusOr<const GpuBackend*> CudaBackend() {
-  static const absl::StatusOr<const GpuBackend*> loaded = LoadBackend(PluginPath());
+  static const absl::StatusOr<const GpuBackend*> loaded = FindAndLoad();
   return loaded;
 }
 

@@ -10,8 +10,8 @@
 namespace kvern {
 
 // The backend for NVIDIA GPUs, loaded by the first call and kept. Looks for libkvern_cuda.so in
-// ../lib of this program, then beside it. FailedPrecondition, saying why: it was not built, one of
-// its libraries is missing, or the machine has no usable GPU.
+// ../lib of this program, then beside it. FailedPrecondition, saying why: it was not built (both
+// paths, and what builds it), one of its libraries is missing, or the machine has no usable GPU.
 absl::StatusOr<const GpuBackend*> CudaBackend();
 
 // What CudaBackend does with the file that it has found. FailedPrecondition as well, naming both

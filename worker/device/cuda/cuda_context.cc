@@ -44,8 +44,14 @@ absl::StatusOr<int> CudaContext::CountGpus() {
   int count = 0;
   cudaError_t error = cudaGetDeviceCount(&count);
   if (error == cudaSuccess && count > 0) return count;
-  return FailedPrecondition("no usable GPU: ",
-                            cudaGetErrorString(error == cudaSuccess ? cudaErrorNoDevice : error));
+  return NoGpu(error == cudaSuccess ? cudaErrorNoDevice : error);
+}
+
+absl::Status CudaContext::NoGpu(cudaError_t error) {
+  // CUDA says that a driver is insufficient where there is none at all, too.
+  const bool driver = error == cudaErrorInsufficientDriver;
+  const char* missing = driver ? "no NVIDIA driver, or too old a one," : "no usable GPU";
+  return FailedPrecondition(missing, " on this machine (CUDA: ", cudaGetErrorString(error), ")");
 }
 
 absl::StatusOr<std::unique_ptr<CudaContext>> CudaContext::Open(int index) {

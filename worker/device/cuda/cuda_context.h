@@ -29,6 +29,8 @@ class CudaContext {
  public:
   // At least 1. FailedPrecondition without a GPU or driver, saying so.
   static absl::StatusOr<int> CountGpus();
+  // What CountGpus says of an error of CUDA's.
+  static absl::Status NoGpu(cudaError_t error);
   // As CountGpus; InvalidArgument for an index beyond the
   // machine's.
   static absl::StatusOr<std::unique_ptr<CudaContext>> Open(int index);
