@@ -16,6 +16,7 @@
 #include "cluster/base/machine.h"
 #include "cluster/base/options.h"
 #include "cluster/base/stderr_writer.h"
+#include "cluster/net/socket.h"
 #include "router/announce.h"
 #include "router/io/router_loop.h"
 #include "router/io/startup_table.h"
@@ -55,9 +56,10 @@ Settings ParseCommandLine(int argc, char** argv) {
                  &settings.model.path);
   options.String("model-name", "NAME", "served name (default: from the model)",
                  &settings.model.name);
-  options.String("listen", "ENDPOINT", "where clients connect", &settings.listen);
-  options.String("worker-listen", "ENDPOINT", "where workers connect", &settings.worker_listen);
-  options.String("status", "ADDRESS", "status server", &settings.status);
+  options.String("listen", "ENDPOINT", "where clients connect", &settings.listen, CheckLoopback);
+  options.String("worker-listen", "ENDPOINT", "where workers connect", &settings.worker_listen,
+                 CheckLoopback);
+  options.String("status", "ADDRESS", "status server", &settings.status, CheckStatusAddress);
   options.Count("max-seq-len", "N", "longest prompt + answer (default: the model's)",
                 &settings.max_seq_len, 2, kMaxSeqLen);
   options.Count("default-max-tokens", "N", "max_tokens of a request without",
@@ -66,8 +68,8 @@ Settings ParseCommandLine(int argc, char** argv) {
                 1 << 20);
   options.Size("queue-bytes", "most bytes of waiting requests (default 256MiB)",
                &settings.queue_bytes);
-  options.Count("queue-seconds", "N", "longest predicted wait of one that may wait (default 60)",
-                &settings.queue_seconds, 1, 86400);
+  options.Count("queue-seconds", "N", "longest predicted wait, in seconds", &settings.queue_seconds,
+                1, 86400);
   options.String("tenants", "FILE", "JSON: weights, quotas and priorities of tenants",
                  &settings.tenants);
   options.Time("default-ttft-deadline", "longest wait for a first token (default 10s)",
@@ -212,7 +214,9 @@ class GroupWatcher {
 absl::Status RunRouter(const Settings& settings) {
   std::vector<TenantConfig> tenants;
   if (!settings.tenants.empty()) {
-    KVERN_ASSIGN_OR_RETURN(tenants, ReadTenantsFile(settings.tenants));
+    absl::StatusOr<std::vector<TenantConfig>> read = ReadTenantsFile(settings.tenants);
+    if (!read.ok()) return InvalidArgument("--tenants: ", read.status().message());
+    tenants = *std::move(read);
   }
   AllowManyDescriptors();
   KVERN_ASSIGN_OR_RETURN(int signals, TakeSignals());

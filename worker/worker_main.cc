@@ -12,6 +12,7 @@
 #include "cluster/base/hardware_note.h"
 #include "cluster/base/log.h"
 #include "cluster/base/options.h"
+#include "cluster/net/socket.h"
 #include "schemas/files/model_name.h"
 #include "worker/comm/local.h"
 #include "worker/comm/shm.h"
@@ -52,6 +53,8 @@ void Complete(WorkerConfig& config) {
   const int64_t on_host = config.host_ranks > 0 ? config.host_ranks : config.place.world;
   absl::StatusOr<RankConfig> rank = ToRankConfig(config.rank_options, on_host);
   if (!rank.ok()) UsageError(std::string(rank.status().message()));
+  absl::Status has_gpu = CheckGpuIndex(*rank, config.place.gpu_index, on_host);
+  if (!has_gpu.ok()) UsageError(std::string(has_gpu.message()));
   config.rank_config = *rank;
   config.rank_config.gpu_index = static_cast<int>(config.place.gpu_index);
   config.rank_config.rank = static_cast<uint32_t>(config.place.rank);
@@ -66,7 +69,7 @@ WorkerConfig ParseCommandLine(int argc, char** argv) {
   options.AlsoFromEnvironment();
   options.String("router", "ENDPOINT",
                  "the router's for workers (default: MASTER_ADDR, MASTER_PORT)",
-                 &config.place.router);
+                 &config.place.router, CheckEndpoint);
   options.Custom("rank", "R", "this rank (default: RANK and the like, or 0)",
                  [&](std::string_view text) -> absl::Status {
                    KVERN_ASSIGN_OR_RETURN(config.place.rank, ParseInteger(text, 0, kMaxRanks - 1));
@@ -81,9 +84,12 @@ WorkerConfig ParseCommandLine(int argc, char** argv) {
   options.Count("group-incarnation", "N",
                 "the same for all ranks of one start of the group (0: the router counts)",
                 &config.group_incarnation, 0, INT64_MAX);
-  options.Count("gpu-index", "N",
-                "this rank's of the host's GPUs (default: LOCAL_RANK or the rank)",
-                &config.place.gpu_index, 0, kMaxGpuIndex);
+  options.Custom(
+      "gpu-index", "N", "this rank's of the host's GPUs (default: LOCAL_RANK or the rank)",
+      [&](std::string_view text) -> absl::Status {
+        KVERN_ASSIGN_OR_RETURN(config.place.gpu_index, ParseInteger(text, 0, kMaxGpuIndex));
+        return absl::OkStatus();
+      });
   options.Count("host-ranks", "N",
                 "ranks that share this host, of all groups (0: those of this group)",
                 &config.host_ranks, 1, kMaxHostRanks);

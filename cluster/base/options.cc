@@ -95,13 +95,15 @@ void Options::Custom(std::string name, std::string value_name, std::string help,
 }
 
 void Options::String(std::string name, std::string value_name, std::string help,
-                     std::string* target) {
+                     std::string* target, Check check) {
   if (!target->empty()) absl::StrAppend(&help, " (default ", *target, ")");
-  Custom(std::move(name), std::move(value_name), std::move(help), [target](std::string_view text) {
-    if (text.empty()) return InvalidArgument("'' is empty");
-    *target = text;
-    return absl::OkStatus();
-  });
+  Custom(std::move(name), std::move(value_name), std::move(help),
+         [target, check = std::move(check)](std::string_view text) -> absl::Status {
+           if (text.empty()) return InvalidArgument("'' is empty");
+           if (check != nullptr) KVERN_RETURN_IF_ERROR(check(text));
+           *target = text;
+           return absl::OkStatus();
+         });
 }
 
 void Options::Choice(std::string name, std::vector<std::string> allowed, std::string help,
@@ -121,7 +123,11 @@ void Options::Choice(std::string name, std::vector<std::string> allowed, std::st
 
 void Options::Count(std::string name, std::string value_name, std::string help, int64_t* target,
                     int64_t min, int64_t max) {
-  if (*target != 0) absl::StrAppend(&help, " (default ", *target, ")");
+  if (*target == INT64_MAX) {
+    absl::StrAppend(&help, " (default: no limit)");
+  } else if (*target != 0) {
+    absl::StrAppend(&help, " (default ", *target, ")");
+  }
   Custom(std::move(name), std::move(value_name), std::move(help),
          [target, min, max](std::string_view text) -> absl::Status {
            KVERN_ASSIGN_OR_RETURN(*target, ParseInteger(text, min, max));

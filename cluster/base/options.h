@@ -37,8 +37,12 @@ class Options {
   Options(std::string program, std::string usage);
 
   // Each registers `--name VALUE`; the target keeps its value when the option is absent, and --help
-  // shows that value as the default.
-  void String(std::string name, std::string value_name, std::string help, std::string* target);
+  // shows that value as the default, but for Size and Time, whose `help` says it. A Count's largest
+  // value is "no limit"; 0 is not shown.
+  // A string is not empty, and what `check` allows if there is one.
+  using Check = std::function<absl::Status(std::string_view)>;
+  void String(std::string name, std::string value_name, std::string help, std::string* target,
+              Check check = nullptr);
   void Choice(std::string name, std::vector<std::string> allowed, std::string help,
               std::string* target);
   void Count(std::string name, std::string value_name, std::string help, int64_t* target,

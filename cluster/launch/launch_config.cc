@@ -14,6 +14,7 @@
 #include "cluster/base/log.h"
 #include "cluster/base/machine.h"
 #include "cluster/launch/child_process.h"
+#include "cluster/net/socket.h"
 
 namespace kvern {
 namespace {
@@ -63,7 +64,7 @@ void WorkerOptions(Options& options, LaunchConfig* config) {
            return CheckDevice(text);
          });
   Passed(options, "kv-memory", "SIZE",
-         "KV cache per rank (default: memory / 4 / ranks; GPU: what is free)", worker, CheckSize);
+         "KV cache per rank (default: memory / 4 / ranks; cuda: what is free)", worker, CheckSize);
   Passed(options, "kv-blocks", "N", "KV cache per group in blocks of 16 tokens", worker,
          CheckCount(1, INT64_C(1) << 31));
   Passed(options, "kv-dtype", "TYPE", "auto|f32|bf16 (default auto: bf16)", worker, CheckText);
@@ -71,7 +72,7 @@ void WorkerOptions(Options& options, LaunchConfig* config) {
          worker, CheckText);
   Passed(options, "threads", "N", "threads per rank (default: cores / ranks)", worker,
          CheckCount(1, 1024));
-  Passed(options, "max-batch-tokens", "N", "tokens computed in one step", worker,
+  Passed(options, "max-batch-tokens", "N", "tokens computed in one step (default 512)", worker,
          CheckCount(1, 65536));
   options.Flag("batch-invariant", "same bytes in any batch; always so on the CPU",
                &config->batch_invariant);
@@ -85,10 +86,11 @@ void RouterOptions(Options& options, LaunchConfig* config) {
          router, CheckTime);
   Passed(options, "chat-template", "NAME", "built-in template instead of the model's", router,
          CheckText);
-  Passed(options, "queue-entries", "N", "most requests that may wait", router,
+  Passed(options, "queue-entries", "N", "most requests that may wait (default 1024)", router,
          CheckCount(1, 1 << 20));
-  Passed(options, "queue-bytes", "SIZE", "most bytes of waiting requests", router, CheckSize);
-  Passed(options, "queue-seconds", "N", "longest predicted wait of one that may wait", router,
+  Passed(options, "queue-bytes", "SIZE", "most bytes of waiting requests (default 256MiB)", router,
+         CheckSize);
+  Passed(options, "queue-seconds", "N", "longest predicted wait, in seconds (default 60)", router,
          CheckCount(1, 86400));
   Passed(options, "tenants", "FILE", "JSON: weights, quotas and priorities of tenants", router,
          CheckText);
@@ -164,7 +166,8 @@ LaunchConfig ParseLaunchConfig(int argc, char** argv) {
          CheckCount(2, kMaxSeqLen));
   Passed(options, "model-name", "NAME", "served name (default: from the model)", &both, CheckText);
   RouterOptions(options, &config);
-  options.String("listen", "ENDPOINT", "for clients; port 0 picks one", &config.listen);
+  options.String("listen", "ENDPOINT", "for clients; port 0 picks one", &config.listen,
+                 CheckLoopback);
   options.String("status", "HOST:PORT", "HTTP status; port 0 picks one", &config.status);
   options.Custom("ready-fd", "N", "where to write the ready line as JSON",
                  [&](std::string_view text) {

@@ -38,6 +38,8 @@ absl::Status NoPort(std::string_view endpoint) {
   return InvalidArgument("'", ToAbsl(endpoint), "': its port is not a number from 0 to 65535");
 }
 
+constexpr char kEndpoints[] = ", allowed: tcp://HOST:PORT, ipc://PATH";
+
 void FreeString(void*, void* hint) { delete static_cast<std::string*>(hint); }
 
 // Smaller bodies are copied into the message: cheaper than an allocation for its bookkeeping.
@@ -162,7 +164,7 @@ absl::StatusOr<bool> Socket::SendBody(std::string& body) {
 absl::Status CheckLoopback(std::string_view endpoint) {
   if (endpoint.starts_with("ipc://")) return absl::OkStatus();
   if (!endpoint.starts_with("tcp://")) {
-    return InvalidArgument("'", ToAbsl(endpoint), "', allowed: tcp://127.0.0.1:PORT");
+    return InvalidArgument("'", ToAbsl(endpoint), "', allowed: tcp://127.0.0.1:PORT, ipc://PATH");
   }
   std::string_view host_port = endpoint.substr(6);
   size_t colon = host_port.rfind(':');
@@ -175,6 +177,14 @@ absl::Status CheckLoopback(std::string_view endpoint) {
   return FailedPrecondition("'", ToAbsl(endpoint),
                             "' is not a loopback address with a port, allowed: tcp://127.0.0.1:PORT"
                             " (other addresses need keys, which are not there yet)");
+}
+
+absl::Status CheckEndpoint(std::string_view endpoint) {
+  bool tcp = endpoint.starts_with("tcp://");
+  if (tcp && endpoint.rfind(':') > 6)
+    return HasPort(endpoint) ? absl::OkStatus() : NoPort(endpoint);
+  if (endpoint.starts_with("ipc://") && endpoint.size() > 6) return absl::OkStatus();
+  return InvalidArgument("'", ToAbsl(endpoint), "'", kEndpoints);
 }
 
 absl::StatusOr<RouterSocket> RouterSocket::Bind(NetContext& context, const std::string& endpoint,
@@ -226,10 +236,11 @@ absl::StatusOr<ReceiveResult> RouterSocket::Receive(std::string* routing_id, Fra
 
 absl::StatusOr<DealerSocket> DealerSocket::Connect(NetContext& context, const std::string& endpoint,
                                                    const SocketOptions& options) {
-  if (endpoint.starts_with("tcp://") && !HasPort(endpoint)) return NoPort(endpoint);
+  KVERN_RETURN_IF_ERROR(CheckEndpoint(endpoint));
   KVERN_ASSIGN_OR_RETURN(Socket socket, Open(context, ZMQ_DEALER, options));
   if (zmq_connect(socket.handle(), endpoint.c_str()) != 0) {
-    return InvalidArgument("cannot connect to '", endpoint, "': ", zmq_strerror(zmq_errno()));
+    return InvalidArgument("cannot connect to '", endpoint, "': ", zmq_strerror(zmq_errno()),
+                           kEndpoints);
   }
   return DealerSocket(std::move(socket));
 }

@@ -157,4 +157,7 @@ class DealerSocket : public Socket {
 // OK for ipc:// and for tcp:// with an address in 127.0.0.0/8; else why not.
 absl::Status CheckLoopback(std::string_view endpoint);
 
+// InvalidArgument unless it can be connected to: tcp://HOST:PORT or ipc://PATH.
+absl::Status CheckEndpoint(std::string_view endpoint);
+
 }  // namespace kvern

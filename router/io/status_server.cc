@@ -175,7 +175,8 @@ class Server : public StatusServer {
   std::thread thread_;
 };
 
-absl::StatusOr<tcp::endpoint> ParseAddress(const std::string& address) {
+absl::StatusOr<tcp::endpoint> ParseAddress(std::string_view text) {
+  const std::string address(text);
   size_t colon = address.rfind(':');
   uint16_t port = 0;
   bool parsed = false;
@@ -188,7 +189,7 @@ absl::StatusOr<tcp::endpoint> ParseAddress(const std::string& address) {
   asio::ip::address host;
   if (parsed) host = asio::ip::make_address(address.substr(0, colon), error);
   if (!parsed || error) {
-    return InvalidArgument("'", address, "' is not an address and a port, such as 127.0.0.1:5580");
+    return InvalidArgument("'", address, "' is not an address and a port, allowed: 127.0.0.1:PORT");
   }
   if (!host.is_loopback()) {
     return FailedPrecondition("'", address, "' is not a loopback address, allowed: 127.0.0.1:PORT");
@@ -197,6 +198,8 @@ absl::StatusOr<tcp::endpoint> ParseAddress(const std::string& address) {
 }
 
 }  // namespace
+
+absl::Status CheckStatusAddress(std::string_view address) { return ParseAddress(address).status(); }
 
 absl::StatusOr<std::unique_ptr<StatusServer>> StatusServer::Start(const std::string& address,
                                                                   StatusSource* source) {

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "router/io/status_pages.h"
 
@@ -20,5 +21,8 @@ class StatusServer {
   // With the real port.
   virtual std::string address() const = 0;
 };
+
+// Whether StatusServer::Start takes the address, as long as its port is free.
+absl::Status CheckStatusAddress(std::string_view address);
 
 }  // namespace kvern

@@ -90,8 +90,9 @@ class EmulatedTest(ServiceTest):
         done = subprocess.run([BIN / "kvern-run", "--model", MODEL, "--device", "emulated", "--tp",
                                "2", "--kv-blocks", "10"], input="", capture_output=True, text=True,
                               env={**os.environ, "KVERN_EMULATED_DEVICES": "1"})
-        self.assertEqual(done.returncode, 1)
-        self.assertIn("GPU 1, this machine has 1", done.stderr)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("kvern-run: --tp: 2, allowed: 1 to 1 (with --device emulated each rank has a "
+                      "GPU, and this machine has 1)", done.stderr)
 
 
 if __name__ == "__main__":

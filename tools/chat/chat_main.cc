@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "cluster/base/options.h"
+#include "cluster/net/socket.h"
 #include "tools/chat/chat.h"
 
 namespace kvern {
@@ -31,7 +32,7 @@ CommandLine Parse(int argc, char** argv) {
   CommandLine line;
   line.client.name = "kvern-chat";
   Options options("kvern-chat", "kvern-chat [--endpoint ENDPOINT] [--prompt TEXT] [options]");
-  options.String("endpoint", "ENDPOINT", "of the router", &line.client.endpoint);
+  options.String("endpoint", "ENDPOINT", "of the router", &line.client.endpoint, CheckEndpoint);
   options.String("prompt", "TEXT", "one question; without, a conversation on stdin", &line.prompt);
   options.String("system", "TEXT", "how the model is to behave", &line.chat.system);
   options.Custom("max-tokens", "N", "longest answer (default: the service's)",

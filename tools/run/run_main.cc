@@ -52,6 +52,8 @@ int Main(int argc, char** argv) {
   CommandLine line = Parse(argc, argv);
   absl::StatusOr<RankConfig> rank = ToRankConfig(line.rank, line.tp);
   if (!rank.ok()) UsageError(std::string(rank.status().message()));
+  absl::Status enough_gpus = CheckTp(*rank, line.tp);
+  if (!enough_gpus.ok()) UsageError(std::string(enough_gpus.message()));
   RunOptions options;
   options.rank = *rank;
   options.rank.world = static_cast<uint32_t>(line.tp);

@@ -72,7 +72,7 @@ int Main(int argc, char** argv) {
   std::shared_ptr<const std::vector<TraceRow>> trace;
   if (std::optional<std::string> path = TracePath(config)) {
     absl::StatusOr<std::vector<TraceRow>> rows = ReadTrace(*path);
-    if (!rows.ok()) return Fail(rows.status(), 1);
+    if (!rows.ok()) return Fail(InvalidArgument("--workload: ", rows.status().message()), 1);
     trace = std::make_shared<const std::vector<TraceRow>>(*std::move(rows));
   }
   std::string line;

@@ -24,6 +24,12 @@ absl::StatusOr<const GpuBackend*> GpuByName(const std::string& device) {
   return FailedPrecondition("--device: 'cuda': ", backend.status().message());
 }
 
+absl::StatusOr<int64_t> CountGpus(const GpuBackend& gpu) {
+  absl::StatusOr<int> count = gpu.CountGpus();
+  if (count.ok()) return *count;
+  return FailedPrecondition("--device: '", gpu.name(), "': ", count.status().message());
+}
+
 }  // namespace
 
 void AddRankOptions(Options& options, RankOptions& target) {
@@ -33,7 +39,7 @@ void AddRankOptions(Options& options, RankOptions& target) {
                  "where the ranks compute (auto: cuda where there is a GPU, else cpu)",
                  &target.device);
   options.Custom("kv-memory", "SIZE",
-                 "KV cache per rank (default: memory / 4 / ranks; GPU: what is free)",
+                 "KV cache per rank (default: memory / 4 / ranks; cuda: what is free)",
                  [&target](std::string_view text) -> absl::Status {
                    KVERN_ASSIGN_OR_RETURN(target.kv_memory_bytes, ParseSize(text));
                    if (target.kv_memory_bytes > 0) return absl::OkStatus();
@@ -75,6 +81,24 @@ absl::StatusOr<RankConfig> ToRankConfig(const RankOptions& options, int64_t rank
   config.max_seq_len = static_cast<uint32_t>(options.max_seq_len);
   config.max_batch_tokens = static_cast<uint32_t>(options.max_batch_tokens);
   return config;
+}
+
+absl::Status CheckTp(const RankConfig& config, int64_t tp) {
+  if (config.gpu == nullptr) return absl::OkStatus();
+  KVERN_ASSIGN_OR_RETURN(const int64_t count, CountGpus(*config.gpu));
+  if (tp <= count) return absl::OkStatus();
+  return InvalidArgument("--tp: ", tp, ", allowed: 1 to ", count, " (with --device ",
+                         config.gpu->name(), " each rank has a GPU, and this machine has ", count,
+                         ")");
+}
+
+absl::Status CheckGpuIndex(const RankConfig& config, int64_t index, int64_t ranks) {
+  if (config.gpu == nullptr) return absl::OkStatus();
+  KVERN_ASSIGN_OR_RETURN(const int64_t count, CountGpus(*config.gpu));
+  if (index < count) return absl::OkStatus();
+  return InvalidArgument("--gpu-index: ", index, ", allowed: 0 to ", count - 1, " (with --device ",
+                         config.gpu->name(), " each rank has a GPU, and this machine has ", count,
+                         "; ranks on it, --tp times --replicas of kvern-launch: ", ranks, ")");
 }
 
 }  // namespace kvern

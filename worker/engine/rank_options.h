@@ -31,4 +31,10 @@ void AddRankOptions(Options& options, RankOptions& target);
 // missing, naming it.
 absl::StatusOr<RankConfig> ToRankConfig(const RankOptions& options, int64_t ranks);
 
+// Of --tp, where its ranks are threads, and of a rank's --gpu-index on a host that runs `ranks`:
+// InvalidArgument when this machine has too few GPUs. Before any is opened, so that the option is
+// named.
+absl::Status CheckTp(const RankConfig& config, int64_t tp);
+absl::Status CheckGpuIndex(const RankConfig& config, int64_t index, int64_t ranks);
+
 }  // namespace kvern

@@ -4,6 +4,7 @@ and leave. The real ones are in tests/e2e."""
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -289,6 +290,86 @@ class LaunchTest(unittest.TestCase):
                 self.assertIn("kvern-launch: " + text, done.stderr)
                 self.assertEqual(done.stdout, "")
 
+    def test_refusals_of_all_programs_name_option_value_and_what_is_allowed(self):
+        model = "tests/golden/tiny/llama_gqa"
+        router, worker = ["kvern-router", "--model", model], ["kvern-worker", "--model", model]
+        for arguments, code, text in (
+                ([*router, "--listen", "foo"], 2,
+                 "--listen: 'foo', allowed: tcp://127.0.0.1:PORT, ipc://PATH"),
+                ([*router, "--worker-listen", "tcp://10.0.0.1:1"], 2,
+                 "--worker-listen: 'tcp://10.0.0.1:1' is not a loopback address"),
+                ([*router, "--status", "foo"], 2,
+                 "--status: 'foo' is not an address and a port, allowed: 127.0.0.1:PORT"),
+                ([*router, "--status", "0.0.0.0:5599"], 2,
+                 "--status: '0.0.0.0:5599' is not a loopback address, allowed: 127.0.0.1:PORT"),
+                ([*router, "--tenants", "/nope"], 1, "--tenants: cannot open /nope: No such file"),
+                (["kvern-launch", "--model", model, "--listen", "foo"], 2,
+                 "--listen: 'foo', allowed: tcp://127.0.0.1:PORT, ipc://PATH"),
+                (["kvern-launch", "--model", model, "--status", "foo"], 2,
+                 "router: --status: 'foo' is not an address and a port"),
+                ([*worker, "--router", "foo"], 2,
+                 "--router: 'foo', allowed: tcp://HOST:PORT, ipc://PATH"),
+                ([*worker, "--router", "tcp://127.0.0.1:1", "--device", "emulated", "--gpu-index",
+                  "8"], 2, "--gpu-index: 8, allowed: 0 to 7 (with --device emulated"),
+                (["kvern-run", "--model", model, "--device", "emulated", "--tp", "9"], 2,
+                 "--tp: 9, allowed: 1 to 8 (with --device emulated"),
+                (["kvern-chat", "--endpoint", "foo"], 2,
+                 "--endpoint: 'foo', allowed: tcp://HOST:PORT, ipc://PATH"),
+                (["kvern-chat", "--endpoint", "tcp://127.0.0.1:x"], 2,
+                 "--endpoint: 'tcp://127.0.0.1:x': its port is not a number from 0 to 65535"),
+                (["kvern-sim", "--load", "1", "--workload", "trace:/nope"], 1,
+                 "--workload: '/nope' is not a regular file")):
+            with self.subTest(arguments):
+                done = subprocess.run([BIN / arguments[0], *arguments[1:]], capture_output=True,
+                                      text=True, stdin=subprocess.DEVNULL)
+                self.assertEqual(done.returncode, code, done.stderr)
+                self.assertIn(f"{arguments[0]}: {text}", done.stderr)
+
+    def test_scripts_refuse_what_they_do_not_know_before_they_do_anything(self):
+        for arguments, text in (
+                (["quickstart", "--bogus"], "--bogus: unknown option, allowed: --help, or a QUESTION"),
+                (["quickstart", "a", "b"], "unexpected argument 'b', allowed: one QUESTION"),
+                (["test", "--bogus"], "'--bogus', allowed: fast, all, asan, tsan, fuzz"),
+                (["test", "fuzz", "long"], "fuzz 'long', allowed: a whole number of seconds"),
+                (["build", "--bogus"], "preset '--bogus', allowed: release, asan, tsan, fuzz"),
+                (["build", "release", "--bogus"], "target '--bogus', allowed: names of targets"),
+                (["setup", "--bogus"], "unknown option '--bogus', allowed: --fuzz, --cuda"),
+                (["fetch_model", "--bogus"], "unexpected argument '--bogus'"),
+                (["gpu_check", "build", "--bogus"], "'--bogus', allowed: the name of a folder")):
+            with self.subTest(arguments):
+                done = subprocess.run(["tools/" + arguments[0], *arguments[1:]], capture_output=True,
+                                      text=True, timeout=20)
+                self.assertEqual(done.returncode, 2, done.stderr)
+                self.assertEqual(done.stdout, "")
+                self.assertIn(f"{arguments[0]}: {text}", done.stderr)
+
+    def help_of(self, program):
+        return subprocess.run([BIN / program, "--help"], capture_output=True, text=True,
+                              check=True).stdout
+
+    def test_help_says_each_default_once_and_in_words(self):
+        for program in ("kvern-launch", "kvern-router", "kvern-worker", "kvern-run", "kvern-chat",
+                        "kvern-sim", "kvern-tokenizer"):
+            for line in self.help_of(program).splitlines():
+                with self.subTest(program, line=line):
+                    self.assertLessEqual(line.count("(default"), 1)
+                    self.assertNotRegex(line, r"default:? (-|[0-9]{10})")
+
+    def test_help_of_the_launcher_says_the_defaults_of_its_parts(self):
+        def defaults(program):
+            found = re.findall(r"^  --(\S+) .*\(default:? ([^():]*)[):]", self.help_of(program), re.M)
+            return dict(found)
+        launch = defaults("kvern-launch")
+        for part, names in (
+                ("kvern-router", {"queue-entries", "queue-bytes", "queue-seconds", "stream-window",
+                                  "default-max-tokens", "default-ttft-deadline", "client-buffer",
+                                  "slow-reader-timeout", "log-level", "listen", "status"}),
+                ("kvern-worker", {"max-batch-tokens", "kv-memory", "device"})):
+            its = defaults(part)
+            for name in names:
+                with self.subTest(name):
+                    self.assertEqual(launch.get(name, "not said"), its[name])
+
     def test_help_fits_a_screen(self):
         done = subprocess.run([LAUNCH, "--help"], capture_output=True, text=True, check=True)
         lines = done.stdout.splitlines()
@@ -304,6 +385,9 @@ class LaunchTest(unittest.TestCase):
             gpu = [line for line in lines if line.startswith("cuda: ")]
             self.assertEqual(len(gpu), 1)
             self.assertEqual("not yet on hardware" not in gpu[0], on_hardware)
+            # Of the source, since nobody knows here what was built of it.
+            for line in lines[1:]:
+                self.assertIn(": this source has been ", line)
 
 
 if __name__ == "__main__":

@@ -217,10 +217,15 @@ TEST_F(SocketTest, ATakenPortIsNamed) {
 }
 
 TEST_F(SocketTest, ADealerRefusesWhatIsNoEndpoint) {
-  for (const char* endpoint : {"127.0.0.1:1", "tcp://127.0.0.1:99999", "tcp://127.0.0.1"}) {
-    EXPECT_EQ(DealerSocket::Connect(*context_, endpoint, options_).status().code(),
-              absl::StatusCode::kInvalidArgument)
-        << endpoint;
+  constexpr std::string_view kAllowed = ", allowed: tcp://HOST:PORT, ipc://PATH";
+  constexpr std::string_view kPort = ": its port is not a number from 0 to 65535";
+  for (const auto& [endpoint, why] :
+       {std::pair("foo", kAllowed), std::pair("", kAllowed), std::pair("127.0.0.1:1", kAllowed),
+        std::pair("tcp://127.0.0.1", kAllowed), std::pair("tcp://:1", kAllowed),
+        std::pair("ipc://", kAllowed), std::pair("http://127.0.0.1:1", kAllowed),
+        std::pair("tcp://127.0.0.1:99999", kPort)}) {
+    EXPECT_EQ(DealerSocket::Connect(*context_, endpoint, options_).status(),
+              InvalidArgument("'", endpoint, "'", ToAbsl(why)));
   }
 }
 

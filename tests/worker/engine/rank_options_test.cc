@@ -27,5 +27,21 @@ TEST(RankOptions, RanksShareTheMemoryOfTheirHost) {
   EXPECT_EQ(KvMemoryOn("auto", 6), CudaBackendIfUsable() == nullptr ? DefaultKvMemory(6) : 0);
 }
 
+// Eight are emulated unless KVERN_EMULATED_DEVICES says otherwise.
+TEST(RankOptions, EachRankHasAGpuOfItsOwn) {
+  RankConfig config;
+  EXPECT_TRUE(CheckTp(config, 64).ok());  // on the CPU
+  EXPECT_TRUE(CheckGpuIndex(config, 64, 65).ok());
+  config.gpu = &EmulatedBackend();
+  EXPECT_TRUE(CheckTp(config, 8).ok());
+  EXPECT_EQ(CheckTp(config, 9).message(),
+            "--tp: 9, allowed: 1 to 8 (with --device emulated each rank has a GPU, and this "
+            "machine has 8)");
+  EXPECT_TRUE(CheckGpuIndex(config, 7, 9).ok());
+  EXPECT_EQ(CheckGpuIndex(config, 8, 9).message(),
+            "--gpu-index: 8, allowed: 0 to 7 (with --device emulated each rank has a GPU, and "
+            "this machine has 8; ranks on it, --tp times --replicas of kvern-launch: 9)");
+}
+
 }  // namespace
 }  // namespace kvern
