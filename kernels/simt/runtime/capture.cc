@@ -88,12 +88,14 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mo
   if (stream == nullptr) return Answer(cudaErrorStreamCaptureUnsupported);
   const std::lock_guard lock(kvern::simt::CapturesMutex());
   if (kvern::simt::FindCapture(stream) != nullptr) return Answer(cudaErrorIllegalState);
+  const cudaError_t error = Answer(cudaSuccess);
+  if (error != cudaSuccess) return error;
   auto capture = std::make_unique<kvern::simt::Capture>();
   capture->stream = stream;
   capture->mode = mode;
   capture->owner = std::this_thread::get_id();
   kvern::simt::Captures().push_back(std::move(capture));
-  return Answer(cudaSuccess);
+  return cudaSuccess;
 }
 
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
@@ -110,8 +112,9 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   made->tasks = std::move(capture->tasks);
   std::erase_if(kvern::simt::Captures(), [&](const auto& c) { return c.get() == capture; });
   if (invalidated) return Answer(cudaErrorStreamCaptureInvalidated);
-  *graph = made.release();
-  return Answer(cudaSuccess);
+  const cudaError_t error = Answer(cudaSuccess);
+  if (error == cudaSuccess) *graph = made.release();
+  return error;
 }
 
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
@@ -126,8 +129,10 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* 
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph,
                                  unsigned long long flags) {
   if (graph == nullptr || flags != 0) return Answer(cudaErrorInvalidValue);
+  const cudaError_t error = Answer(cudaSuccess);
+  if (error != cudaSuccess) return error;
   *exec = new CUgraphExec_st{std::make_shared<const std::vector<kvern::simt::Task>>(graph->tasks)};
-  return Answer(cudaSuccess);
+  return cudaSuccess;
 }
 
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {

@@ -55,8 +55,9 @@ struct CUevent_st {
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
   if (flags != cudaEventDisableTiming) return Answer(cudaErrorNotSupported);
-  *event = new CUevent_st;
-  return Answer(cudaSuccess);
+  const cudaError_t error = Answer(cudaSuccess);
+  if (error == cudaSuccess) *event = new CUevent_st;
+  return error;
 }
 
 cudaError_t cudaEventDestroy(cudaEvent_t event) {

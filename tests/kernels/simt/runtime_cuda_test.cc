@@ -189,6 +189,29 @@ TEST_F(RuntimeTest, AThreadLocalCaptureLeavesOtherThreadsAlone) {
   EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
 }
 
+// A call that fails has made nothing: whoever checks the answer first would lose it.
+TEST_F(RuntimeTest, ABrokenDeviceMakesNothing) {
+  ASSERT_EQ(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+  cudaGraph_t graph = nullptr;
+  ASSERT_EQ(cudaStreamEndCapture(stream_, &graph), cudaSuccess);
+  ASSERT_EQ(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+  simt::BreakDevice(0, cudaErrorLaunchFailure);
+  cudaGraph_t second = nullptr;
+  EXPECT_EQ(cudaStreamEndCapture(stream_, &second), cudaErrorLaunchFailure);
+  EXPECT_EQ(second, nullptr);
+  cudaGraphExec_t exec = nullptr;
+  EXPECT_EQ(cudaGraphInstantiate(&exec, graph, 0), cudaErrorLaunchFailure);
+  EXPECT_EQ(exec, nullptr);
+  cudaEvent_t event = nullptr;
+  EXPECT_EQ(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), cudaErrorLaunchFailure);
+  EXPECT_EQ(event, nullptr);
+  EXPECT_EQ(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal),
+            cudaErrorLaunchFailure);
+  simt::BreakDevice(0, cudaSuccess);
+  EXPECT_EQ(cudaStreamEndCapture(stream_, &second), cudaErrorIllegalState);
+  EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+}
+
 TEST_F(RuntimeTest, LaunchesHaveLimits) {
   const auto launch = [&](dim3 grid, dim3 block, size_t shared) {
     return EnqueueKernel(stream_, {grid, block, shared, "limits"}, &stream_, [] {});
