@@ -126,6 +126,7 @@ function(kvern_bench name)
   cmake_parse_arguments(arg "" "" "SRCS;DEPS" ${ARGN})
   add_executable(${name} ${arg_SRCS})
   target_link_libraries(${name} PRIVATE kvern_flags kvern_usage ${arg_DEPS} benchmark::benchmark)
+  kvern_precompile_product(${name})
 endfunction()
 
 # kvern_fuzz(NAME SRCS ... DEPS ... [CORPUS dir]): LLVMFuzzerTestOneInput in SRCS. With KVERN_FUZZ a
@@ -141,6 +142,7 @@ function(kvern_fuzz name)
   add_executable(fuzz_corpus_${name} ${arg_SRCS})
   target_link_libraries(fuzz_corpus_${name} PRIVATE kvern_flags kvern_usage kvern_corpus_main
     ${arg_DEPS})
+  kvern_precompile_product(fuzz_corpus_${name})
   add_dependencies(fast_tests fuzz_corpus_${name})
   add_test(NAME fuzz_corpus_${name}
     COMMAND fuzz_corpus_${name} "${PROJECT_SOURCE_DIR}/tests/fuzz/corpus/${name}")
