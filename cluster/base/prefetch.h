@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 namespace kvern {
 
@@ -9,8 +10,11 @@ namespace kvern {
 template <typename T>
 inline void Prefetch(const T* object, size_t bytes = sizeof(T)) {
   constexpr size_t kCacheLine = 64;
-  const char* begin = reinterpret_cast<const char*>(object);
-  for (size_t at = 0; at < bytes; at += kCacheLine) __builtin_prefetch(begin + at);
+  // As a number: it may be null, and an offset to that is undefined.
+  const auto begin = reinterpret_cast<uintptr_t>(object);
+  for (size_t at = 0; at < bytes; at += kCacheLine) {
+    __builtin_prefetch(reinterpret_cast<const void*>(begin + at));
+  }
 }
 
 }  // namespace kvern
