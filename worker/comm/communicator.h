@@ -35,6 +35,10 @@ class Communicator {
 
   virtual absl::Status Barrier() = 0;
 
+  // OK, or why the group has failed: aborted, or a peer is gone. Never waits. For the rank's thread
+  // while it waits for something that needs its peers but is no collective of this communicator.
+  virtual absl::Status CheckPeers() = 0;
+
   // How long a collective may wait for its peers; initially 30 s. kTimeMax: without end.
   virtual void SetTimeout(Duration timeout) = 0;
 

@@ -29,8 +29,6 @@ namespace {
 // two wake-ups by the kernel cost.
 constexpr int kSpins = 2000;
 constexpr int kSpinsCrowded = 20;
-// How often a sleeping rank asks its PeerWatch.
-constexpr Duration kWatchInterval = 100 * kMillisecond;
 
 size_t HeaderBytes(size_t header) { return (header + 4095) / 4096 * 4096; }
 
@@ -153,6 +151,14 @@ void GroupMemory::Fail(CommFailure kind, int culprit) {
 
 void GroupMemory::Leave(int rank) {
   if (header_->ranks[rank].gone.exchange(1, std::memory_order_seq_cst) == 0) RingAll();
+}
+
+absl::Status GroupMemory::CheckPeers(int rank) {
+  for (int peer = 0; peer < world_; ++peer) {
+    bool gone = header_->ranks[peer].gone.load(std::memory_order_seq_cst) != 0;
+    if (gone && peer != rank) Fail(CommFailure::kGone, peer);
+  }
+  return status();
 }
 
 void GroupMemory::RingAll() {

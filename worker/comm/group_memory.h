@@ -29,6 +29,9 @@ enum class CommFailure : uint32_t { kNone = 0, kAborted = 1, kGone = 2, kSilent 
 
 class GroupMemory;
 
+// How often a waiting rank asks its PeerWatch.
+inline constexpr Duration kWatchInterval = 100 * kMillisecond;
+
 // How a rank notices that a peer died without saying so. Asked by the waiting rank now and then.
 class PeerWatch {
  public:
@@ -67,6 +70,9 @@ class GroupMemory {
   void Fail(CommFailure kind, int culprit);
   // `rank` takes part no more: whoever waits for more from it fails. May be said twice.
   void Leave(int rank);
+
+  // Fails if a rank but `rank` takes part no more; then as status().
+  absl::Status CheckPeers(int rank);
 
   // OK, or why the group failed.
   absl::Status status() const;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "cluster/base/check.h"
+#include "cluster/base/clock.h"
 
 namespace kvern {
 namespace {
@@ -45,6 +46,14 @@ MemoryCommunicator::MemoryCommunicator(std::shared_ptr<GroupMemory> memory, int 
 MemoryCommunicator::~MemoryCommunicator() { memory_->Leave(rank_); }
 
 void MemoryCommunicator::Abort() { memory_->Fail(CommFailure::kAborted, rank_); }
+
+absl::Status MemoryCommunicator::CheckPeers() {
+  if (watch_ != nullptr && MonotonicNow() - looked_at_ >= kWatchInterval) {
+    watch_->Look(*memory_);
+    looked_at_ = MonotonicNow();
+  }
+  return memory_->CheckPeers(rank_);
+}
 
 absl::Status MemoryCommunicator::WaitFor(int peer, uint32_t epoch) {
   if (peer == rank_) return absl::OkStatus();

@@ -25,6 +25,7 @@ class MemoryCommunicator final : public Communicator {
   absl::Status AllGather(const void* in, size_t bytes, void* out) override;
   absl::Status Broadcast(void* data, size_t bytes, int root) override;
   absl::Status Barrier() override;
+  absl::Status CheckPeers() override;
   void SetTimeout(Duration timeout) override { timeout_ = timeout; }
   void Abort() override;
 
@@ -44,6 +45,7 @@ class MemoryCommunicator final : public Communicator {
   const int rank_;
   std::unique_ptr<PeerWatch> watch_;
   Duration timeout_ = 30 * kSecond;
+  Time looked_at_ = 0;   // by CheckPeers, with watch_
   uint32_t epoch_ = 0;   // the same on all ranks between collectives
   uint32_t all_at_ = 0;  // every rank is known to have published this epoch
   uint32_t buffer_ = 0;

@@ -33,6 +33,7 @@ class DeferredCommunicator : public Communicator {
     return get().Broadcast(data, bytes, root);
   }
   absl::Status Barrier() override { return get().Barrier(); }
+  absl::Status CheckPeers() override { return get().CheckPeers(); }
   void SetTimeout(Duration timeout) override { get().SetTimeout(timeout); }
   void Abort() override { get().Abort(); }
 

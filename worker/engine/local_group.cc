@@ -85,7 +85,9 @@ std::optional<GroupStart> LocalGroup::AwaitStart() {
 
 void LocalGroup::Ended(const absl::Status& status) {
   std::unique_lock lock(mutex_);
-  if (!status.ok() && first_error_.ok()) first_error_ = status;
+  // Unavailable is what the others say of a rank that failed; its own words are the cause.
+  const bool better = absl::IsUnavailable(first_error_) && !absl::IsUnavailable(status);
+  if (!status.ok() && (first_error_.ok() || better)) first_error_ = status;
   if (++over_ < joins_.size()) return;
   absl::Status result = first_error_;
   lock.unlock();

@@ -7,6 +7,7 @@
 #include <functional>
 #include <thread>
 
+#include "absl/strings/str_cat.h"
 #include "cluster/base/rng.h"
 #include "worker/comm/local.h"
 #include "worker/comm/shm.h"
@@ -179,6 +180,21 @@ TEST_P(PeersTest, SilentPeerIsNamedAfterTheDeadline) {
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
   EXPECT_NE(status.message().find("rank 1 of"), absl::string_view::npos) << status;
   EXPECT_TRUE(absl::IsUnavailable(group_[1]->Barrier()));
+}
+
+TEST_P(PeersTest, CheckPeersSeesAnAbortWithoutWaiting) {
+  for (auto& comm : group_) EXPECT_TRUE(comm->CheckPeers().ok());
+  group_[1]->Abort();
+  for (auto& comm : group_) EXPECT_TRUE(absl::IsUnavailable(comm->CheckPeers()));
+}
+
+TEST_P(PeersTest, CheckPeersNamesAPeerThatLeft) {
+  auto last = group_.size() - 1;
+  group_[last].reset();
+  const absl::Status status = group_[0]->CheckPeers();
+  EXPECT_NE(status.message().find(absl::StrCat("rank ", last, " of ", world_, " is gone")),
+            absl::string_view::npos)
+      << status;
 }
 
 TEST_P(PeersTest, PeerThatLeftIsNamed) {

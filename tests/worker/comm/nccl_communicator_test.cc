@@ -178,6 +178,27 @@ TEST(NcclCommunicator, WhyARankFailsAtOnceIsToldOnEveryRank) {
   simt::BreakDevice(0, cudaSuccess);
 }
 
+// NCCL hears nothing of it: the failed rank still has its communicator.
+TEST(NcclCommunicator, APeerThatFailsIsSeenWhileTheGpuWaits) {
+  std::barrier enqueued(2);
+  std::barrier seen(2);
+  OnGpus({0, 1}, false, [&](int rank, Member& member, absl::Status met) {
+    EXPECT_TRUE(met.ok()) << met;
+    if (rank == 0) {
+      member.comm->SetTimeout(kTimeMax);
+      member.Write({1.0f});
+      EXPECT_TRUE(member.comm->AllReduceSum(member.Row(1)).ok());
+      enqueued.arrive_and_wait();
+      const absl::Status waited = member.device->Synchronize();
+      EXPECT_NE(waited.message().find("aborted by rank 1"), absl::string_view::npos) << waited;
+    } else {
+      enqueued.arrive_and_wait();
+      member.comm->Abort();
+    }
+    seen.arrive_and_wait();
+  });
+}
+
 TEST(NcclCommunicator, ARankThatHangsIsSeenByItsPeers) {
   OnGpus({0, 1}, false, [](int rank, Member& member, absl::Status met) {
     ASSERT_TRUE(met.ok()) << met;

@@ -67,6 +67,20 @@ TEST(ShmTest, ProcessesMeetAndAKilledOneIsNoticed) {
   EXPECT_TRUE(WIFEXITED(survivor) && WEXITSTATUS(survivor) == 2) << survivor;
 }
 
+// As a rank looks that waits for its GPU, not for a collective.
+TEST(ShmTest, CheckPeersNoticesAKilledProcess) {
+  auto host = Listen(2);
+  pid_t peer = ForkRank(host->rendezvous(), 1, 2);
+  auto comm = host->Accept(20 * kSecond);
+  ASSERT_TRUE(comm.ok()) << comm.status();
+  EXPECT_TRUE((*comm)->CheckPeers().ok());
+  kill(peer, SIGKILL);
+  EXPECT_TRUE(WIFSIGNALED(ExitStatus(peer)));
+  absl::Status status;
+  while (status.ok()) status = (*comm)->CheckPeers();  // it asks the kernel now and then only
+  EXPECT_NE(status.message().find("rank 1 of 2 is gone"), absl::string_view::npos) << status;
+}
+
 TEST(ShmTest, OthersNoticeTheDeathOfRankZero) {
   auto host = Listen(2);
   pid_t leader = fork();

@@ -134,7 +134,7 @@ absl::Status NcclCommunicator::Connect(std::span<const uint8_t> id, Duration tim
 }
 
 absl::Status NcclCommunicator::Settle(Duration timeout, const char* what) {
-  const Time deadline = MonotonicNow() + timeout;
+  const Time deadline = timeout == kTimeMax ? kTimeMax : MonotonicNow() + timeout;
   while (true) {
     ncclResult_t state = ncclSuccess;
     KVERN_RETURN_IF_ERROR(CallStatus(ncclCommGetAsyncError(comm_, &state), "asking for errors"));
@@ -161,6 +161,8 @@ absl::Status NcclCommunicator::Look(Duration waited) {
   ncclResult_t state = ncclSuccess;
   KVERN_RETURN_IF_ERROR(CallStatus(ncclCommGetAsyncError(comm_, &state), "asking for errors"));
   if (state != ncclInProgress) KVERN_RETURN_IF_ERROR(CallStatus(state, "a sum over the ranks"));
+  // Of a wait that is over nothing depends on the peers.
+  if (waited > 0) KVERN_RETURN_IF_ERROR(control_->CheckPeers());
   const Duration timeout = timeout_.load();
   if (waited < timeout) return absl::OkStatus();
   return Unavailable("a step with sums over the ranks did not end within ", timeout / kMillisecond,

@@ -18,9 +18,9 @@ namespace kvern::inline KVERN_GPU_BUILD {
 
 // A sum is enqueued on the device's compute stream and may be recorded into a graph; whether it
 // came about shows when the device is waited for: while that lasts, this communicator looks for
-// NCCL's own errors, for Abort, and for the timeout, since NCCL itself waits for ever. Plans and
-// candidates are host memory and small: they take the short way over `control`, by which a dead
-// peer is noticed too.
+// NCCL's own errors, for Abort, for the timeout, since NCCL itself waits for ever, and at
+// `control`, which notices a peer that failed or died without NCCL's knowledge. Plans and
+// candidates are host memory and small: they take the short way over `control`.
 class NcclCommunicator final : public Communicator {
  public:
   // See GpuBackend::NewCommId and NewCommunicator.
@@ -44,6 +44,7 @@ class NcclCommunicator final : public Communicator {
     return control_->Broadcast(data, bytes, root);
   }
   absl::Status Barrier() override { return control_->Barrier(); }
+  absl::Status CheckPeers() override { return control_->CheckPeers(); }
   void SetTimeout(Duration timeout) override;
   void Abort() override;
 
