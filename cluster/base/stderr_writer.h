@@ -5,9 +5,9 @@
 
 namespace kvern {
 
-// Writes whole lines, or nothing of them when a pipe takes no more: a stopped reader
-// must not stop a router. What was lost is counted and said before the next lines that go through.
-// Thread-safe.
+// Writes whole lines, as far as a pipe takes them without waiting: a stopped reader must not stop a
+// router. Lines that were lost are counted, and their number is said before the next that go
+// through. Thread-safe.
 void WriteToStderr(std::string_view lines);
 
 }  // namespace kvern

@@ -206,69 +206,76 @@ class EmulatedStreams : public testing::TestWithParam<int> {
   const std::unique_ptr<Device> device_ = OpenWithLateStream(GetParam());
 };
 
-// The row of a one-token step that has token `id`.
-BatchLayout OneToken(uint32_t id, const std::vector<uint32_t>& blocks) {
-  BatchLayout layout;
-  layout.token_ids = {id};
-  layout.positions = {0};
-  layout.sequences = {{0, 0, 1, blocks}};
-  return layout;
-}
+// Steps of one token each: step i embeds token i, whose embedding is i + 1.
+class EmulatedSteps : public EmulatedStreams {
+ protected:
+  static constexpr uint32_t kSteps = 7;
+  static constexpr int64_t kColumns = 8;
 
-TEST_P(EmulatedStreams, StepsThatFollowEachOtherReadTheirOwnTables) {
-  constexpr int64_t kSteps = 7;
-  auto table = device_->NewMatrix(WeightFormat::kF32, kSteps, 8);
-  auto batch = device_->NewBatch({4, 4, 16, 2, 1, 16});
-  auto out = device_->Allocate(kSteps * 8 * sizeof(float));
-  ASSERT_TRUE(table.ok() && batch.ok() && out.ok());
-  for (int64_t row = 0; row < kSteps; ++row) {
-    const std::vector<float> values(8, static_cast<float>(row + 1));
-    ASSERT_TRUE((*table)->SetRow(row, FileDtype::kF32, std::as_bytes(std::span(values))).ok());
+  void SetUp() override {
+    auto table = device_->NewMatrix(WeightFormat::kF32, kSteps, kColumns);
+    auto batch = device_->NewBatch({4, 4, 16, 2, 1, 16});
+    auto out = device_->Allocate(kSteps * kColumns * sizeof(float));
+    ASSERT_TRUE(table.ok() && batch.ok() && out.ok());
+    table_ = *std::move(table);
+    batch_ = *std::move(batch);
+    out_ = *std::move(out);
+    for (uint32_t row = 0; row < kSteps; ++row) {
+      const std::vector<float> values(kColumns, static_cast<float>(row + 1));
+      ASSERT_TRUE(table_->SetRow(row, FileDtype::kF32, std::as_bytes(std::span(values))).ok());
+    }
   }
-  const std::vector<uint32_t> blocks = {0};
-  auto* rows = static_cast<float*>((*out)->data());
+
+  static BatchLayout OneToken(uint32_t id) {
+    static const std::vector<uint32_t> blocks = {0};
+    BatchLayout layout;
+    layout.token_ids = {id};
+    layout.positions = {0};
+    layout.sequences = {{0, 0, 1, blocks}};
+    return layout;
+  }
+
+  float* Row(uint32_t step) { return static_cast<float*>(out_->data()) + step * kColumns; }
+  void Embed(uint32_t step) {
+    device_->ops().Embed(*batch_, *table_, 0, {Row(step), DType::kF32, 1, kColumns, kColumns});
+  }
+  void ExpectAllRows() {
+    std::vector<float> values(kSteps * kColumns);
+    ASSERT_TRUE(device_->CopyToHost(values.data(), Row(0), values.size() * sizeof(float)).ok());
+    for (size_t i = 0; i < values.size(); ++i) {
+      EXPECT_EQ(values[i], static_cast<float>(i / kColumns + 1)) << "step " << i / kColumns;
+    }
+  }
+
+  std::unique_ptr<Matrix> table_;
+  std::unique_ptr<Batch> batch_;
+  std::unique_ptr<Buffer> out_;
+};
+
+TEST_P(EmulatedSteps, ThatFollowEachOtherReadTheirOwnTables) {
   for (uint32_t step = 0; step < kSteps; ++step) {  // nobody waits for one
-    ASSERT_TRUE((*batch)->Load(OneToken(step, blocks), 0).ok());
-    device_->ops().Embed(**batch, **table, 0, {rows + step * 8, DType::kF32, 1, 8, 8});
+    ASSERT_TRUE(batch_->Load(OneToken(step), 0).ok());
+    Embed(step);
   }
-  std::vector<float> values(kSteps * 8);
-  ASSERT_TRUE(device_->CopyToHost(values.data(), rows, values.size() * sizeof(float)).ok());
-  for (size_t i = 0; i < values.size(); ++i) {
-    EXPECT_EQ(values[i], static_cast<float>(i / 8 + 1)) << "step " << i / 8;
-  }
+  ExpectAllRows();
 }
 
 // A step's tables are sent, and its token ids once more, while the step before has not been
 // computed: a stream that works as late as it may does so only when somebody waits for it.
-TEST_P(EmulatedStreams, AStepIsPreparedWhileTheOneBeforeIsNotComputed) {
-  constexpr uint32_t kSteps = 7;
-  auto table = device_->NewMatrix(WeightFormat::kF32, kSteps, 8);
-  auto batch = device_->NewBatch({4, 4, 16, 2, 1, 16});
-  auto out = device_->Allocate(kSteps * 8 * sizeof(float));
-  ASSERT_TRUE(table.ok() && batch.ok() && out.ok());
-  for (uint32_t row = 0; row < kSteps; ++row) {
-    const std::vector<float> values(8, static_cast<float>(row + 1));
-    ASSERT_TRUE((*table)->SetRow(row, FileDtype::kF32, std::as_bytes(std::span(values))).ok());
-  }
+TEST_P(EmulatedSteps, ArePreparedWhileTheOneBeforeIsNotComputed) {
   ASSERT_TRUE(device_->Synchronize().ok());
-  const std::vector<uint32_t> blocks = {0};
-  auto* rows = static_cast<float*>((*out)->data());
   for (uint32_t step = 0; step < kSteps; ++step) {
-    BatchLayout layout = OneToken(0, blocks);
-    ASSERT_TRUE((*batch)->Load(layout, 0).ok());
+    BatchLayout layout = OneToken(0);
+    ASSERT_TRUE(batch_->Load(layout, 0).ok());
     layout.token_ids[0] = step;
-    ASSERT_TRUE((*batch)->SetTokenIds(layout).ok());
+    ASSERT_TRUE(batch_->SetTokenIds(layout).ok());
     // The memory of an emulated GPU is the host's; a late stream does not touch it meanwhile.
     if (GetParam() == 0 && step > 0) {
-      EXPECT_NE(rows[(step - 1) * 8], static_cast<float>(step)) << "step " << step;
+      EXPECT_NE(*Row(step - 1), static_cast<float>(step)) << "step " << step;
     }
-    device_->ops().Embed(**batch, **table, 0, {rows + step * 8, DType::kF32, 1, 8, 8});
+    Embed(step);
   }
-  std::vector<float> values(kSteps * 8);
-  ASSERT_TRUE(device_->CopyToHost(values.data(), rows, values.size() * sizeof(float)).ok());
-  for (size_t i = 0; i < values.size(); ++i) {
-    EXPECT_EQ(values[i], static_cast<float>(i / 8 + 1)) << "step " << i / 8;
-  }
+  ExpectAllRows();
 }
 
 TEST_P(EmulatedStreams, CopiesAreInOrderWithWhatIsComputed) {
@@ -343,12 +350,12 @@ TEST_P(EmulatedStreams, BlocksAreCopiedPairByPair) {
   EXPECT_EQ(last, first);
 }
 
-INSTANTIATE_TEST_SUITE_P(, EmulatedStreams, testing::Values(-1, 0, 1),
-                         [](const testing::TestParamInfo<int>& late) -> std::string {
-                           return late.param < 0    ? "AsTheyCome"
-                                  : late.param == 0 ? "ComputingLate"
-                                                    : "CopyingLate";
-                         });
+std::string LateStreamName(const testing::TestParamInfo<int>& late) {
+  return late.param < 0 ? "AsTheyCome" : late.param == 0 ? "ComputingLate" : "CopyingLate";
+}
+
+INSTANTIATE_TEST_SUITE_P(, EmulatedStreams, testing::Values(-1, 0, 1), LateStreamName);
+INSTANTIATE_TEST_SUITE_P(, EmulatedSteps, testing::Values(-1, 0, 1), LateStreamName);
 
 TEST(EmulatedDevice, ARecordedStepRunsWhenItIsLaunched) {
   auto device = Open();

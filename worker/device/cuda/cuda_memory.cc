@@ -5,11 +5,6 @@
 #include "cluster/base/check.h"
 
 namespace kvern::inline KVERN_GPU_BUILD {
-namespace {
-
-constexpr size_t kAlignment = 256;
-
-}  // namespace
 
 struct DeviceMemory::Allocation {
   Allocation() = default;

@@ -37,10 +37,11 @@ class DeviceMemory {
 class DeviceArena {
  public:
   enum class Content { kAnything, kZero };
+  static constexpr size_t kAlignment = 256;  // what a GPU's loads and products want
 
   explicit DeviceArena(CudaContext& context) : context_(context) {}
 
-  // A piece aligned to 256 bytes. ResourceExhausted for sizes beyond 64 bits.
+  // A piece that begins at a multiple of kAlignment. ResourceExhausted for sizes beyond 64 bits.
   absl::StatusOr<DeviceMemory> LayOut(size_t bytes, Content content = Content::kAnything);
   // Allocates all that was laid out since the last call, in one piece. ResourceExhausted naming the
   // bytes and what is free: those pieces will never have an address.

@@ -3,16 +3,12 @@
 #include "cluster/base/check.h"
 
 namespace kvern::inline KVERN_GPU_BUILD {
-namespace {
-
-constexpr size_t kAlignment = 256;
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<StepInput>> StepInput::Create(CudaContext& context,
                                                              DeviceArena& arena, size_t bytes) {
   std::unique_ptr<StepInput> made(new StepInput(context));
-  made->slot_bytes_ = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  constexpr size_t kUnit = DeviceArena::kAlignment;
+  made->slot_bytes_ = (bytes + kUnit - 1) / kUnit * kUnit;
   const size_t all = kSlots * made->slot_bytes_;
   KVERN_ASSIGN_OR_RETURN(made->pinned_, PinnedMemory::Allocate(context, all));
   KVERN_ASSIGN_OR_RETURN(made->memory_, arena.LayOut(all));
