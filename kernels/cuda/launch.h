@@ -117,11 +117,12 @@ struct CopyBlocksArgs {
 };
 cudaError_t LaunchCopyBlocks(const CopyBlocksArgs& args, cudaStream_t stream);
 
-// qkv: [T, (Q + 2 KV) * D]. Rotates q in place (pairs i, i + D/2), writes the rotated k and v to
-// the cache at slots[t] = block * 16 + offset, or nowhere when slots[t] < 0 (a row that pads a
-// graph's batch). k in qkv is left as it was. D: a multiple of 16.
+// Rotates q and k of qkv (pairs i, i + D/2), each rounded once: q goes to `q`, k and v go to the
+// cache at slots[t] = block * 16 + offset, or nowhere when slots[t] < 0 (a row that pads a graph's
+// batch). D: a multiple of 16.
 struct RopeAndStoreKvArgs {
-  Bf16* qkv = nullptr;
+  const float* qkv = nullptr;           // [T, (Q + 2 KV) * D]
+  Bf16* q = nullptr;                    // [T, Q * D]
   const uint32_t* positions = nullptr;  // [T]
   const int64_t* slots = nullptr;       // [T]
   const float* cos = nullptr;           // [max_seq_len, D / 2]

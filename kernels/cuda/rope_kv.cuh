@@ -1,5 +1,7 @@
-// Rotary embedding of q in place, of k on its way into the paged cache, and v beside it. A block
-// per token; a thread has 8 pairs (i, i + D/2) of one head, or 8 columns of a v head.
+// Rotary embedding of q, of k on its way into the paged cache, and v beside it. They come in
+// float32, as the product left them, so that each is rounded once: a softmax is where an error in q
+// or k tells most. A block per token; a thread has 8 pairs (i, i + D/2) of one head, or 8 columns
+// of a v head.
 //
 // A cache of other elements (int8 with a scale per token and head) is one more StoreEight.
 #pragma once
@@ -23,11 +25,12 @@ __device__ __forceinline__ Kv* CachePlace(const RopeAndStoreKvArgs& args, int64_
 
 // Pairs [column, column + 8) of query head `head`, or of KV head head - q_heads.
 template <typename Kv>
-__device__ __forceinline__ void RotatePart(const RopeAndStoreKvArgs& args, Bf16* row, int64_t slot,
-                                           int head, int column) {
-  const int half = args.pages.head_dim / 2;
+__device__ __forceinline__ void RotatePart(const RopeAndStoreKvArgs& args, const float* row,
+                                           int64_t slot, int head, int column) {
+  const int dim = args.pages.head_dim;
+  const int half = dim / 2;
   const int64_t angles = static_cast<int64_t>(args.positions[blockIdx.x]) * half + column;
-  Bf16* source = row + head * args.pages.head_dim + column;
+  const float* source = row + head * dim + column;
   float low[8];
   float high[8];
   float cos[8];
@@ -42,8 +45,10 @@ __device__ __forceinline__ void RotatePart(const RopeAndStoreKvArgs& args, Bf16*
     low[i] = rotated;
   }
   if (head < args.q_heads) {
-    StoreEight(source, low);
-    StoreEight(source + half, high);
+    Bf16* query =
+        args.q + (static_cast<int64_t>(blockIdx.x) * args.q_heads + head) * dim + column;
+    StoreEight(query, low);
+    StoreEight(query + half, high);
   } else if (slot >= 0) {
     Kv* key = CachePlace<Kv>(args, slot, 0, head - args.q_heads) + column;
     StoreEight(key, low);
@@ -55,7 +60,7 @@ template <typename Kv>
 __global__ void __launch_bounds__(kRopeThreads) RopeAndStoreKvKernel(RopeAndStoreKvArgs args) {
   const int dim = args.pages.head_dim;
   const int rotated_heads = args.q_heads + args.pages.kv_heads;
-  Bf16* row =
+  const float* row =
       args.qkv + static_cast<int64_t>(blockIdx.x) * (rotated_heads + args.pages.kv_heads) * dim;
   const int64_t slot = args.slots[blockIdx.x];
   const int rotations = rotated_heads * (dim / 16);

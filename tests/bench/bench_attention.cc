@@ -41,7 +41,7 @@ void BM_Attention(benchmark::State& state) {
   double best_seconds = 1e9;
   for (auto _ : state) {
     const auto begin = std::chrono::steady_clock::now();
-    (*device)->ops().Attention(q_view, kQHeads, *batch, 0, **cache, out_view);
+    (*device)->ops().Attention(q_view, *batch, 0, **cache, out_view);
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
     best_seconds = std::min(best_seconds, seconds.count());
     state.SetIterationTime(seconds.count());

@@ -60,19 +60,10 @@ struct TinyModel {
   // What another implementation loses with weights, activations and KV in bf16: its largest KL over
   // these prompts.
   double bf16_kl;
-  // The length of a prompt where rounding to bf16 costs more than twice that by itself; 0: none.
-  size_t cliff = 0;
 };
 
 std::string TinyName(const testing::TestParamInfo<TinyModel>& info) {
   return info.param.name + "_tp" + std::to_string(info.param.world);
-}
-
-// The KL of a decoder in float64 that rounds where the GPU path does.
-double RoundingCosts(const std::string& path, const GoldenCase& golden) {
-  auto checkpoint = Checkpoint::Open(path);
-  KVERN_CHECK(checkpoint.ok()) << checkpoint.status();
-  return Divergence(golden.last_logits, RoundingDecoder(**checkpoint).LastLogits(golden.ids));
 }
 
 void ExpectNearReference(const std::string& path, const std::vector<GoldenCase>& cases,
@@ -88,13 +79,7 @@ void ExpectNearReference(const std::string& path, const std::vector<GoldenCase>&
   for (size_t i = 0; i < cases.size(); ++i) {
     ASSERT_EQ(generated[i].tokens.size(), 4u);
     const double kl = Divergence(cases[i].last_logits, generated[i].logits[0]);
-    double limit = 2 * model.bf16_kl;
-    if (cases[i].ids.size() == model.cliff) {
-      const double by_itself = RoundingCosts(path, cases[i]);
-      EXPECT_GT(by_itself, limit) << "no cliff";
-      limit = 2 * by_itself;
-    }
-    EXPECT_LE(kl, limit) << cases[i].name;  // NaN is not
+    EXPECT_LE(kl, 2 * model.bf16_kl) << cases[i].name;  // NaN is not
     worst = std::max(worst, kl);
   }
   testing::Test::RecordProperty("kl", std::to_string(worst));
@@ -107,13 +92,9 @@ TEST_P(EmulatedModelTest, IsAsNearToTheReferenceAsBf16Allows) {
   ExpectNearReference("tests/golden/tiny/" + model.name, TinyCases(model.name), model);
 }
 
-// The cliff of llama_attn_mlp_bias: at the end of its prompt of 64 tokens, head 2 of layer 0
-// divides itself between two keys, 0.50 to 0.46, whose scores of 13.25 and 13.15 move by up to 0.1
-// when what they are made of is rounded. KL there: 0.043 by the decoder below, 0.031 here; of every
-// other prompt, at most 0.0033. The other implementation's points of rounding give 0.0023, by luck:
-// with every value off by 1e-7 before it is rounded, as by another order of the sums, one run in
-// five loses more than 0.015, and some 0.045. It is not the biases (rounding them alone: 0.00004),
-// and nothing is rounded more often here than there.
+// The hardest prompt is llama_attn_mlp_bias's of 64 tokens: at its end a head of layer 0 divides
+// itself between two keys, 0.50 to 0.46, whose scores of 13.25 and 13.15 move by up to 0.1 when q
+// and k are rounded both before and after they are rotated. That costs 0.043; rounded once, 0.0075.
 INSTANTIATE_TEST_SUITE_P(
     Safetensors, EmulatedModelTest,
     testing::Values(TinyModel{"llama_gqa", 1, 0.0280}, TinyModel{"llama_gqa", 2, 0.0280},
@@ -121,8 +102,8 @@ INSTANTIATE_TEST_SUITE_P(
                     TinyModel{"llama_mha", 4, 0.0036}, TinyModel{"llama_9h_3kv", 1, 0.0570},
                     TinyModel{"llama_9h_3kv", 2, 0.0570}, TinyModel{"llama_9h_3kv", 3, 0.0570},
                     TinyModel{"llama_head_dim32", 1, 0.0149}, TinyModel{"llama_sharded", 2, 0.0101},
-                    TinyModel{"llama_attn_mlp_bias", 1, 0.0075, 64},
-                    TinyModel{"llama_attn_mlp_bias", 2, 0.0075, 64},
+                    TinyModel{"llama_attn_mlp_bias", 1, 0.0075},
+                    TinyModel{"llama_attn_mlp_bias", 2, 0.0075},
                     TinyModel{"llama3_rope", 1, 0.2145}, TinyModel{"llama3_rope", 2, 0.2145},
                     TinyModel{"llama3_rope_v5config", 2, 0.0182}),
     TinyName);

@@ -133,9 +133,10 @@ void RoundingDecoder::Layer(uint32_t layer, Rows& hidden) const {
   const std::string prefix = absl::StrCat("model.layers.", layer, ".");
   const bool biased = config.attention_bias;
   const Rows input = Norm(hidden, prefix + "input_layernorm");
-  Rows q = Project(input, prefix + "self_attn.q_proj", biased, true);
-  Rows k = Project(input, prefix + "self_attn.k_proj", biased, true);
-  const Rows v = Project(input, prefix + "self_attn.v_proj", biased, true);
+  Rows q = Project(input, prefix + "self_attn.q_proj", biased, false);
+  Rows k = Project(input, prefix + "self_attn.k_proj", biased, false);
+  Rows v = Project(input, prefix + "self_attn.v_proj", biased, false);
+  for (Vector& row : v) std::transform(row.begin(), row.end(), row.begin(), Bf16);
   const Rows attention = Attend(q, k, v);
   Add(hidden, Project(attention, prefix + "self_attn.o_proj", biased, false));
 

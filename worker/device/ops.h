@@ -72,16 +72,18 @@ class Ops {
   // null. One accumulator per output (per group, then groups ascending, for quantised weights).
   virtual void MatMul(Tensor x, const Matrix& weight, const float* bias, Tensor out) = 0;
 
-  // qkv: [T, (Q + 2 KV) * D], in place: rotates q and k by the tokens' positions (pairs i, i +
-  // D/2), then writes k and v into the cache at the tokens' places in `layer`.
-  virtual void RopeAndStoreKv(Tensor qkv, int64_t q_heads, const RopeTable& rope,
-                              const Batch& batch, int64_t layer, KvCache& cache) = 0;
+  // qkv: [T, (Q + 2 KV) * D] float32. Rotates q and k by the tokens' positions (pairs i, i + D/2),
+  // leaves q in `q` [T, Q * D] and writes k and v into the cache at the tokens' places in `layer`,
+  // each rounded once. With float32 activations that is done in place, and `q` must be the first
+  // columns of qkv.
+  virtual void RopeAndStoreKv(Tensor qkv, const RopeTable& rope, const Batch& batch, int64_t layer,
+                              KvCache& cache, Tensor q) = 0;
 
   // Causal attention of every token over its own sequence's cache, scaled by 1/sqrt(D). Query head
-  // h reads KV head h / (Q / KV). q: the first Q * D columns of qkv. out: [T, Q * D]. Partial
-  // results of key ranges cut at absolute multiples of 256 are merged in ascending order.
-  virtual void Attention(Tensor q, int64_t q_heads, const Batch& batch, int64_t layer,
-                         const KvCache& cache, Tensor out) = 0;
+  // h reads KV head h / (Q / KV). q and out: [T, Q * D]. Partial results of key ranges cut at
+  // absolute multiples of 256 are merged in ascending order.
+  virtual void Attention(Tensor q, const Batch& batch, int64_t layer, const KvCache& cache,
+                         Tensor out) = 0;
 
   // out = silu(gate) * up with gate_up = [gate F | up F]. gate_up: [T, 2F], out: [T, F].
   virtual void SwiGlu(Tensor gate_up, Tensor out) = 0;

@@ -76,6 +76,7 @@ class Decoder::Impl {
   Tensor delta_;                           // [T, H]
   Tensor normed_;                          // [T, H]
   Tensor qkv_;                             // [T, (Q + 2 KV) * D]
+  Tensor query_;                           // [T, Q * D], rotated
   Tensor attention_;                       // [T, Q * D]
   Tensor gate_up_;                         // [T, 2 F]
   Tensor activation_;                      // [T, F]
@@ -100,7 +101,7 @@ absl::Status Decoder::Impl::Allocate() {
   int64_t tokens = limits_.max_tokens;
   int64_t logit_rows = limits_.max_logit_rows;
   DType type = device_.activation_dtype();
-  bool shared = type == DType::kF32;  // normed_ in delta_'s place
+  bool shared = type == DType::kF32;  // normed_ in delta_'s place, query_ in qkv_'s
   struct Part {
     Tensor* tensor;
     int64_t rows;
@@ -111,7 +112,8 @@ absl::Status Decoder::Impl::Allocate() {
       {&hidden_, tokens, hidden, DType::kF32},
       {&delta_, tokens, hidden, DType::kF32},
       {&normed_, shared ? 0 : tokens, hidden, type},
-      {&qkv_, tokens, q_columns + 2 * kv_columns, type},
+      {&qkv_, tokens, q_columns + 2 * kv_columns, DType::kF32},
+      {&query_, shared ? 0 : tokens, q_columns, type},
       {&attention_, tokens, q_columns, type},
       {&gate_up_, tokens, 2 * intermediate, type},
       {&activation_, tokens, intermediate, type},
@@ -141,6 +143,7 @@ void Decoder::Impl::PlaceTensors() {
   if (device_.activation_dtype() == DType::kF32) {
     normed_ = delta_;
     logit_normed_ = logit_delta_;
+    query_ = qkv_.Columns(0, query_.cols);
   }
 }
 
@@ -219,6 +222,7 @@ absl::Status Decoder::Impl::Layer(size_t layer, int64_t tokens, KvCache& cache) 
   Tensor delta = delta_.FirstRows(tokens);
   Tensor normed = normed_.FirstRows(tokens);
   Tensor qkv = qkv_.FirstRows(tokens);
+  Tensor query = query_.FirstRows(tokens);
   Tensor attention = attention_.FirstRows(tokens);
   Tensor gate_up = gate_up_.FirstRows(tokens);
   Tensor activation = activation_.FirstRows(tokens);
@@ -226,9 +230,8 @@ absl::Status Decoder::Impl::Layer(size_t layer, int64_t tokens, KvCache& cache) 
   auto index = static_cast<int64_t>(layer);
 
   ops_.MatMul(normed, *w.qkv, Floats(w.qkv_bias), qkv);
-  ops_.RopeAndStoreKv(qkv, q_heads(), rope, *batch_, index, cache);
-  ops_.Attention(qkv.Columns(0, q_heads() * head_dim()), q_heads(), *batch_, index, cache,
-                 attention);
+  ops_.RopeAndStoreKv(qkv, rope, *batch_, index, cache, query);
+  ops_.Attention(query, *batch_, index, cache, attention);
   ops_.MatMul(attention, *w.out, Floats(w.out_bias), delta);
   KVERN_RETURN_IF_ERROR(SumOverRanks(delta));
   ops_.AddRmsNorm(delta, hidden, Floats(w.post_norm), config_.rms_norm_eps, normed);

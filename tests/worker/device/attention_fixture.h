@@ -129,9 +129,9 @@ class AttentionCase {
     KVERN_CHECK(batch->Load(layout, 0).ok());
     std::vector<float> result(static_cast<size_t>(count * out_columns()));
     const Tensor qkv = View(rows, count, columns());
-    device.ops().RopeAndStoreKv(qkv, q_heads(), {cos_.data(), sin_.data()}, *batch, 1, cache);
-    device.ops().Attention(qkv.Columns(0, out_columns()), q_heads(), *batch, 1, cache,
-                           View(result, count, out_columns()));
+    const Tensor q = qkv.Columns(0, out_columns());
+    device.ops().RopeAndStoreKv(qkv, {cos_.data(), sin_.data()}, *batch, 1, cache, q);
+    device.ops().Attention(q, *batch, 1, cache, View(result, count, out_columns()));
     for (int64_t i = 0; i < count; ++i) {
       std::copy_n(result.begin() + i * out_columns(), out_columns(),
                   out.begin() + targets[static_cast<size_t>(i)] * out_columns());

@@ -201,8 +201,9 @@ TEST(CpuDeviceTest, RopeTurnsQueriesAndKeysAndStoresKeysAndValues) {
   // Three query heads, two key heads, two value heads.
   const std::vector<float> before = RandomFloats(rng, 2 * 7 * kDim);
   std::vector<float> qkv = before;
-  device->ops().RopeAndStoreKv(View(qkv, 2, 7 * kDim), 3, {cos.data(), sin.data()}, *batch, 1,
-                               **cache);
+  const Tensor view = View(qkv, 2, 7 * kDim);
+  device->ops().RopeAndStoreKv(view, {cos.data(), sin.data()}, *batch, 1, **cache,
+                               view.Columns(0, 3 * kDim));
   const float* data = static_cast<const float*>((*cache)->data());
   for (int64_t t = 0; t < 2; ++t) {
     const auto c = cos.begin() + (15 + t) * 3;

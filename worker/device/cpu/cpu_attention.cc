@@ -75,12 +75,14 @@ void ListItems(Tensor q, int64_t q_heads, const BatchLayout& layout, int64_t lay
 
 }  // namespace
 
-void CpuOps::RopeAndStoreKv(Tensor qkv, int64_t q_heads, const RopeTable& rope, const Batch& batch,
-                            int64_t layer, KvCache& cache) {
+void CpuOps::RopeAndStoreKv(Tensor qkv, const RopeTable& rope, const Batch& batch, int64_t layer,
+                            KvCache& cache, Tensor q) {
   const KvCacheShape& shape = cache.shape();
   const CacheView view(shape);
   const int64_t dim = shape.head_dim;
+  const int64_t q_heads = q.cols / dim;
   KVERN_CHECK_EQ(qkv.cols, (q_heads + 2 * shape.kv_heads) * dim);
+  KVERN_CHECK(q.data == qkv.data && q.stride == qkv.stride) << "q is not the columns of qkv";
   KVERN_CHECK(layer >= 0 && layer < shape.num_layers) << "layer " << layer;
   const auto store = [&](const float* x, int64_t element) {
     if (shape.dtype == DType::kBf16) {
@@ -113,12 +115,13 @@ void CpuOps::RopeAndStoreKv(Tensor qkv, int64_t q_heads, const RopeTable& rope, 
   }
 }
 
-void CpuOps::Attention(Tensor q, int64_t q_heads, const Batch& batch, int64_t layer,
-                       const KvCache& cache, Tensor out) {
+void CpuOps::Attention(Tensor q, const Batch& batch, int64_t layer, const KvCache& cache,
+                       Tensor out) {
   const KvCacheShape& shape = cache.shape();
+  const int64_t q_heads = q.cols / shape.head_dim;
   KVERN_CHECK(q_heads % shape.kv_heads == 0 && q_heads <= cpu::kMaxAttentionRows * shape.kv_heads)
       << q_heads << " query heads, " << shape.kv_heads << " KV heads";
-  KVERN_CHECK(q.cols >= q_heads * shape.head_dim && out.cols >= q_heads * shape.head_dim)
+  KVERN_CHECK(q.cols == q_heads * shape.head_dim && out.cols == q.cols)
       << q.cols << ", " << out.cols << " columns";
   ListItems(q, q_heads, static_cast<const CpuBatch&>(batch).layout(), layer, cache, out,
             attention_items_);

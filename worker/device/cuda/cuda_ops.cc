@@ -104,11 +104,15 @@ void CudaOps::MatMul(Tensor x, const Matrix& weight, const float* bias, Tensor o
   context_.Fail(matmul_->Multiply(x, matrix.data(), values, out));
 }
 
-void CudaOps::RopeAndStoreKv(Tensor qkv, int64_t q_heads, const RopeTable& rope, const Batch& batch,
-                             int64_t layer, KvCache& cache) {
-  KVERN_CHECK_EQ(qkv.cols, (q_heads + 2 * cache.shape().kv_heads) * cache.shape().head_dim);
+void CudaOps::RopeAndStoreKv(Tensor qkv, const RopeTable& rope, const Batch& batch, int64_t layer,
+                             KvCache& cache, Tensor q) {
+  const KvCacheShape& shape = cache.shape();
+  const int64_t q_heads = q.cols / shape.head_dim;
+  KVERN_CHECK(qkv.cols == (q_heads + 2 * shape.kv_heads) * shape.head_dim && q.rows == qkv.rows)
+      << qkv.cols << " columns, " << q_heads << " query heads";
   gpu::RopeAndStoreKvArgs args;
-  args.qkv = Bf16Of(qkv);
+  args.qkv = F32Of(qkv);
+  args.q = Bf16Of(q);
   args.positions = Of(batch).positions();
   args.slots = Of(batch).slots();
   args.cos = rope.cos;
@@ -120,17 +124,16 @@ void CudaOps::RopeAndStoreKv(Tensor qkv, int64_t q_heads, const RopeTable& rope,
   Check(gpu::LaunchRopeAndStoreKv(args, context_.stream()), "rope_and_store_kv");
 }
 
-void CudaOps::Attention(Tensor q, int64_t q_heads, const Batch& batch, int64_t layer,
-                        const KvCache& cache, Tensor out) {
-  const int64_t columns = q_heads * cache.shape().head_dim;
-  KVERN_CHECK(q.dtype == DType::kBf16 && out.dtype == DType::kBf16 && q.cols >= columns &&
-              out.cols >= columns && q.rows == Of(batch).rows());
+void CudaOps::Attention(Tensor q, const Batch& batch, int64_t layer, const KvCache& cache,
+                        Tensor out) {
+  KVERN_CHECK(q.dtype == DType::kBf16 && out.dtype == DType::kBf16 && out.cols == q.cols &&
+              q.rows == Of(batch).rows());
   gpu::AttentionArgs args;
   args.q = static_cast<const gpu::Bf16*>(q.data);
   args.q_stride = q.stride;
   args.out = static_cast<gpu::Bf16*>(out.data);
   args.out_stride = out.stride;
-  args.q_heads = Int(q_heads);
+  args.q_heads = Int(q.cols / cache.shape().head_dim);
   args.layer = Int(layer);
   args.pages = PagesOf(cache);
   args.block_tables = Of(batch).block_tables();

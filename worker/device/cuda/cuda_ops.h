@@ -23,9 +23,9 @@ class CudaOps final : public Ops {
   void RmsNorm(Tensor x, const float* weight, float eps, Tensor out) override;
   void AddRmsNorm(Tensor delta, Tensor x, const float* weight, float eps, Tensor out) override;
   void MatMul(Tensor x, const Matrix& weight, const float* bias, Tensor out) override;
-  void RopeAndStoreKv(Tensor qkv, int64_t q_heads, const RopeTable& rope, const Batch& batch,
-                      int64_t layer, KvCache& cache) override;
-  void Attention(Tensor q, int64_t q_heads, const Batch& batch, int64_t layer, const KvCache& cache,
+  void RopeAndStoreKv(Tensor qkv, const RopeTable& rope, const Batch& batch, int64_t layer,
+                      KvCache& cache, Tensor q) override;
+  void Attention(Tensor q, const Batch& batch, int64_t layer, const KvCache& cache,
                  Tensor out) override;
   void SwiGlu(Tensor gate_up, Tensor out) override;
   void GatherLogitRows(const Batch& batch, Tensor x, Tensor out) override;
