@@ -23,7 +23,7 @@ void RouterImpl::OnGenerate(Client& client, GenerateRequest message) {
   uint64_t bytes = InputBytes(message);
   Refusal refusal = Admissible(client, message, bytes);
   if (!refusal.ok()) {
-    ++counters_.errors[static_cast<size_t>(refusal.code)];
+    CountError(refusal.code, *client.tenant);
     return SendError(client.id, *client.tenant, id, std::move(refusal));
   }
   Request& request = OpenRequest(client, id, message);
@@ -190,6 +190,7 @@ void RouterImpl::Enqueue(Request& request, TokenIds ids) {
   queue_.Push(request);
   dispatch_due_ = true;
   ++counters_.accepted;
+  ++request.tenant->accepted;
   counters_.prompt_tokens += request.prompt_tokens;
   SendToClient(request.client, Accepted{request.id, request.sampling.seed, request.prompt_tokens,
                                         CreditOf(*request.tenant)});

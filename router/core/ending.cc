@@ -22,11 +22,16 @@ void Observe(std::vector<double>& observations, Duration duration) {
 
 void RouterImpl::Fail(Request& request, Refusal refusal) {
   KVERN_CHECK(!request.answered) << request.id.ToString();
-  ++counters_.errors[static_cast<size_t>(refusal.code)];
+  CountError(refusal.code, *request.tenant);
   if (refusal.code == ErrorCode::kCancelled) ++counters_.cancelled;
   SendError(request.client, *request.tenant, request.id, std::move(refusal));
   CloseForClient(request);
   Abandon(request);
+}
+
+void RouterImpl::CountError(ErrorCode code, Tenant& tenant) {
+  ++counters_.errors[static_cast<size_t>(code)];
+  ++tenant.errors[static_cast<size_t>(code)];
 }
 
 void RouterImpl::SendError(PeerId client, Tenant& tenant, const RequestId& id, Refusal refusal) {
@@ -36,6 +41,7 @@ void RouterImpl::SendError(PeerId client, Tenant& tenant, const RequestId& id, R
 
 void RouterImpl::Complete(Request& request) {
   ++counters_.completed;
+  ++request.tenant->completed;
   Observe(counters_.queue_seconds, request.dispatched_at - request.arrival);
   Observe(counters_.ttft_seconds, request.first_delta - request.arrival);
   uint32_t longest = 0;

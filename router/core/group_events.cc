@@ -230,7 +230,7 @@ void RouterImpl::EndStreams(Group& group, const std::string& reason) {
     Settle(*request);
     if (!request->answered && !request->AllClientDone()) {
       if (!request->got_token) group.breaker.Failed(now_);
-      ++counters_.errors[static_cast<size_t>(ErrorCode::kUnavailable)];
+      CountError(ErrorCode::kUnavailable, *request->tenant);
       ErrorDetails details;
       details.retry_after_ms = Jittered(wait);
       SendToClient(request->client, RequestError{request->id, ErrorCode::kUnavailable,

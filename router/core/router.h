@@ -181,8 +181,18 @@ struct RouterCounters {
   std::vector<double> tpot_seconds;            // likewise
   std::vector<double> queue_seconds;           // likewise
 };
+struct TenantStatus {
+  std::string name;       // "": all that are not listed in the configuration, together
+  uint64_t accepted = 0;  // requests
+  uint64_t completed = 0;
+  std::vector<uint64_t> errors;  // by ErrorCode
+  uint64_t service = 0;          // tokens of input and twice those of output
+  uint32_t waiting = 0;          // requests
+  uint64_t running_blocks = 0;   // worst cases of what runs
+};
 struct RouterStatus {
   std::vector<GroupStatus> groups;
+  std::vector<TenantStatus> tenants;  // as listed, then ""
   RouterCounters counters;
   uint64_t queue_entries = 0;
   uint64_t queue_bytes = 0;

@@ -151,6 +151,7 @@ class RouterImpl {
 
   // ---- ending.cc
   void Fail(Request& request, Refusal refusal);
+  void CountError(ErrorCode code, Tenant& tenant);
   void SendError(PeerId client, Tenant& tenant, const RequestId& id, Refusal refusal);
   void Complete(Request& request);
   // It runs nowhere any more: gives back what it held of its tenant's.

@@ -32,6 +32,7 @@ GroupStatus RouterImpl::StatusOf(Group& group, Time now) const {
 RouterStatus RouterImpl::Status(Time now) {
   RouterStatus status;
   for (size_t i = 0; i < groups_.size(); ++i) status.groups.push_back(StatusOf(groups_.at(i), now));
+  status.tenants = tenants_.Status();
   status.counters = counters_;
   counters_.cancel_to_free_seconds.clear();
   counters_.ttft_seconds.clear();
@@ -148,10 +149,16 @@ void RouterImpl::AuditTenants() const {
     for (const Request* request : groups_.at(i).running)
       running[request->tenant] += request->need.tokens_pool();
   }
+  uint64_t accepted = 0;
+  uint64_t completed = 0;
   for (size_t i = 0; i < tenants_.size(); ++i) {
     const Tenant& tenant = tenants_.at(i);
     KVERN_CHECK_EQ(tenant.running_blocks, running[&tenant]) << tenant.config.name;
+    accepted += tenant.accepted;
+    completed += tenant.completed;
   }
+  KVERN_CHECK_EQ(accepted, counters_.accepted);
+  KVERN_CHECK_EQ(completed, counters_.completed);
 }
 
 void RouterImpl::Audit() const {

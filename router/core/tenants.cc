@@ -29,9 +29,33 @@ Tenant& TenantTable::Of(std::string_view name) {
   return *tenants_.back();
 }
 
+std::vector<TenantStatus> TenantTable::Status() const {
+  std::vector<TenantStatus> listed;
+  TenantStatus others;
+  others.errors.resize(size_t{kLastErrorCode} + 1);
+  for (size_t i = 0; i < tenants_.size(); ++i) {
+    const Tenant& tenant = *tenants_[i];
+    // Whoever is listed as "" is one of the others: a name is shown once.
+    bool shown = i < configured_ && !tenant.config.name.empty();
+    TenantStatus& status = shown ? listed.emplace_back() : others;
+    if (shown) status.name = tenant.config.name;
+    status.accepted += tenant.accepted;
+    status.completed += tenant.completed;
+    status.errors.resize(tenant.errors.size());
+    for (size_t code = 0; code < tenant.errors.size(); ++code) {
+      status.errors[code] += tenant.errors[code];
+    }
+    status.service += tenant.service;
+    status.waiting += tenant.waiting;
+    status.running_blocks += tenant.running_blocks;
+  }
+  listed.push_back(std::move(others));
+  return listed;
+}
+
 void Charge(Tenant& tenant, size_t band, uint64_t tokens) {
   tenant.lines[band].service += tokens * kServiceScale / tenant.config.weight;
-  tenant.served_tokens += tokens;
+  tenant.service += tokens;
 }
 
 void RefillQuota(Tenant& tenant, Time now) {

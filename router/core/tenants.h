@@ -40,7 +40,11 @@ struct Tenant {
   std::array<Line, kBands> lines;
   uint32_t waiting = 0;         // over all lines
   uint64_t running_blocks = 0;  // worst cases of what runs
-  uint64_t served_tokens = 0;   // input and output, for reports
+  // For reports, as are the next three: tokens of input and twice those of output.
+  uint64_t service = 0;
+  uint64_t accepted = 0;
+  uint64_t completed = 0;
+  std::array<uint64_t, size_t{kLastErrorCode} + 1> errors = {};
   // What is left of its block-milliseconds; negative: it used more than it had.
   int64_t block_ms_left = 0;
   Time refilled_at = 0;
@@ -58,6 +62,9 @@ class TenantTable {
   size_t size() const { return tenants_.size(); }
   Tenant& at(size_t index) { return *tenants_[index]; }
   const Tenant& at(size_t index) const { return *tenants_[index]; }
+  // Of the configured ones in their order, then of all others together as "". As clients make their
+  // names up, there is no bound worth showing on the others.
+  std::vector<TenantStatus> Status() const;
 
  private:
   std::vector<std::unique_ptr<Tenant>> tenants_;

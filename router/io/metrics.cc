@@ -77,6 +77,40 @@ void AddRequests(MetricsText& page, const RouterCounters& counters) {
                static_cast<double>(counters.lost_groups));
 }
 
+void AddTenants(MetricsText& page, const std::vector<TenantStatus>& tenants) {
+  for (const TenantStatus& tenant : tenants) {
+    auto outcome = [&](const char* name, uint64_t count) {
+      page.Counter("kvern_tenant_requests_total",
+                   "Requests by tenant; \"\" stands for all that no --tenants file lists.",
+                   {{"tenant", tenant.name}, {"outcome", name}}, static_cast<double>(count));
+    };
+    outcome("accepted", tenant.accepted);
+    outcome("completed", tenant.completed);
+  }
+  for (const TenantStatus& tenant : tenants) {
+    for (size_t code = 1; code < tenant.errors.size(); ++code) {
+      page.Counter("kvern_tenant_refused_total",
+                   "Requests that ended with an error, by tenant and code.",
+                   {{"tenant", tenant.name},
+                    {"reason", std::string(ErrorCodeName(static_cast<ErrorCode>(code)))}},
+                   static_cast<double>(tenant.errors[code]));
+    }
+  }
+  for (const TenantStatus& tenant : tenants) {
+    page.Counter("kvern_tenant_service_total",
+                 "Tokens of input and twice those of output: what tenants share by weight.",
+                 {{"tenant", tenant.name}}, static_cast<double>(tenant.service));
+  }
+  for (const TenantStatus& tenant : tenants) {
+    page.Gauge("kvern_tenant_waiting", "Requests that wait.", {{"tenant", tenant.name}},
+               tenant.waiting);
+  }
+  for (const TenantStatus& tenant : tenants) {
+    page.Gauge("kvern_tenant_running_blocks", "Worst cases of what a tenant runs, in KV blocks.",
+               {{"tenant", tenant.name}}, static_cast<double>(tenant.running_blocks));
+  }
+}
+
 void AddBadMessages(MetricsText& page, const char* socket, const BadMessages& bad) {
   auto add = [&](std::string_view reason, uint64_t count) {
     page.Counter("kvern_bad_messages_total", "Messages refused, by socket and reason.",
@@ -137,6 +171,7 @@ std::string MetricsPage(const StatusSnapshot& snapshot) {
   AddGroups(page, snapshot.status);
   AddRequests(page, snapshot.status.counters);
   AddQueue(page, snapshot.status);
+  AddTenants(page, snapshot.status.tenants);
   page.Distribution("kvern_cancel_to_free_seconds",
                     "From a cancel to the worker's word that the blocks are free.", {},
                     snapshot.distributions.cancel_to_free);

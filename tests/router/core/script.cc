@@ -108,7 +108,8 @@ void ScriptRunner::Configure(Words words) {
 
 std::string ScriptRunner::RunLine(const std::string& line) {
   if (line == "status") return StatusText(router_->Status(now_));
-  if (line == "errors") return ErrorsText(router_->Status(now_).counters);
+  if (line == "errors") return ErrorsText(router_->Status(now_).counters.errors);
+  if (line == "tenants") return TenantsText(router_->Status(now_));
   if (line.starts_with("find ")) {
     Words words(line);
     words.Next();
@@ -157,7 +158,8 @@ std::string ScriptRunner::Run(const std::string& script) {
       queries.clear();
       out += effects;
       skipping = true;
-    } else if (line == "status" || line == "errors" || line.starts_with("find ")) {
+    } else if (line == "status" || line == "errors" || line == "tenants" ||
+               line.starts_with("find ")) {
       absl::StrAppend(&queries, line, "\n");
     } else {
       out += RunLine(line);

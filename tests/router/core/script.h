@@ -68,6 +68,7 @@ std::vector<uint32_t> ParseTokens(const std::string& text);  // "1,2,3" or "7x20
 // `credits`: with the credit of the tenant in the answers that carry it.
 std::string EffectsText(const RouterEffects& effects, bool credits);
 std::string StatusText(const RouterStatus& status);
-std::string ErrorsText(const RouterCounters& counters);  // those that were counted, by code
+std::string ErrorsText(const std::vector<uint64_t>& errors);  // those that were counted, by code
+std::string TenantsText(const RouterStatus& status);
 
 }  // namespace kvern

@@ -157,14 +157,25 @@ std::string EffectsText(const RouterEffects& effects, bool credits) {
   return out;
 }
 
-std::string ErrorsText(const RouterCounters& counters) {
+std::string ErrorsText(const std::vector<uint64_t>& errors) {
   std::string out = "errors";
-  for (size_t code = 0; code < counters.errors.size(); ++code) {
-    if (counters.errors[code] == 0) continue;
+  for (size_t code = 0; code < errors.size(); ++code) {
+    if (errors[code] == 0) continue;
     absl::StrAppend(&out, " ", ToAbsl(ErrorCodeName(static_cast<ErrorCode>(code))), "=",
-                    counters.errors[code]);
+                    errors[code]);
   }
   return out + "\n";
+}
+
+std::string TenantsText(const RouterStatus& status) {
+  std::string out = "tenants\n";
+  for (const TenantStatus& tenant : status.tenants) {
+    absl::StrAppend(&out, "  tenant=", tenant.name, " accepted=", tenant.accepted,
+                    " completed=", tenant.completed, " service=", tenant.service,
+                    " waiting=", tenant.waiting, " running_blocks=", tenant.running_blocks, " ",
+                    ErrorsText(tenant.errors));
+  }
+  return out;
 }
 
 std::string StatusText(const RouterStatus& status) {

@@ -136,6 +136,8 @@ TEST(StatusPagesTest, MetricsHaveTheAgreedNames) {
   snapshot.status.kept_bytes = 800;
   snapshot.status.counters.errors.resize(kLastErrorCode + 1);
   snapshot.status.counters.errors[static_cast<size_t>(ErrorCode::kNeverFits)] = 2;
+  TenantStatus tenant = {"sea\"rch", 12, 11, snapshot.status.counters.errors, 5000, 3, 40};
+  snapshot.status.tenants = {tenant, {}};
   snapshot.status.counters.cancel_to_free_seconds = {0.002};
   snapshot.status.counters.ttft_seconds = {0.2, 0.3};
   snapshot.distributions.Observe(snapshot.status.counters);
@@ -149,9 +151,19 @@ TEST(StatusPagesTest, MetricsHaveTheAgreedNames) {
         "kvern_kv_blocks{group=\"a\",state=\"used\"} 20",
         "kvern_kv_ledger_drift_blocks{group=\"a\"} -2",
         "kvern_requests_total{outcome=\"completed\"} 9",
-        "kvern_requests_total{outcome=\"error\"} 2", "kvern_refused_total{reason=\"never_fits\"} 2",
-        "kvern_slow_readers_total 7", "kvern_paused_streams 8", "kvern_client_buffer_bytes 800",
-        "kvern_queue_entries 6", "kvern_cancel_to_free_seconds_count 1",
+        "kvern_requests_total{outcome=\"error\"} 2",
+        "kvern_refused_total{reason=\"never_fits\"} 2",
+        "kvern_tenant_requests_total{tenant=\"sea\\\"rch\",outcome=\"accepted\"} 12",
+        "kvern_tenant_requests_total{tenant=\"\",outcome=\"completed\"} 0",
+        "kvern_tenant_refused_total{tenant=\"sea\\\"rch\",reason=\"never_fits\"} 2",
+        "kvern_tenant_service_total{tenant=\"sea\\\"rch\"} 5000",
+        "kvern_tenant_waiting{tenant=\"sea\\\"rch\"} 3",
+        "kvern_tenant_running_blocks{tenant=\"sea\\\"rch\"} 40",
+        "kvern_slow_readers_total 7",
+        "kvern_paused_streams 8",
+        "kvern_client_buffer_bytes 800",
+        "kvern_queue_entries 6",
+        "kvern_cancel_to_free_seconds_count 1",
         "kvern_step_age_seconds{group=\"a\",rank=\"1\"} 1.5",
         "kvern_bad_messages_total{socket=\"client\",reason=\"wrong_version\"} 5",
         "kvern_bad_messages_total{socket=\"worker\",reason=\"frames\"} 4",
