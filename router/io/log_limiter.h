@@ -1,5 +1,5 @@
-// Log lines that strangers can cause: one per kind and second, with a count of what was held back,
-// so that whoever sends rubbish does not write the log.
+// Log lines that strangers can cause: one (or a burst) per kind and second, with a count of what
+// was held back, so that whoever sends rubbish does not write the log.
 #pragma once
 
 #include <cstdint>
@@ -24,15 +24,17 @@ struct LimitedLine {
 // Belongs to one thread. The kinds are the caller's constants, so their number is bounded.
 class LogLimiter {
  public:
-  // The line to write now; nothing when one of this kind was written within the last second.
-  std::optional<LimitedLine> Add(Time now, const std::string& kind, LimitedLine line);
+  // The line to write now; nothing when `burst` of this kind were written within the last second.
+  std::optional<LimitedLine> Add(Time now, const std::string& kind, LimitedLine line,
+                                 uint32_t burst = 1);
 
   // What was held back for a second: call about as often.
   std::vector<LimitedLine> Due(Time now);
 
  private:
   struct Kind {
-    Time written = 0;
+    Time since = 0;        // when the second began
+    uint32_t written = 0;  // in it
     uint64_t held = 0;
     LimitedLine latest;
   };

@@ -263,19 +263,18 @@ absl::Status RouterLoop::Perform() {
 void RouterLoop::WriteNotes() {
   for (const Note& note : effects_.notes) {
     LimitedLine line{note.warning ? LogLevel::kWarning : LogLevel::kInfo, note.event, note.fields};
-    // What a stranger can bring about as often as it likes.
-    if (note.event == "group_refused" || note.event == "group_forgotten" ||
-        note.event == "client_lost" || note.event == "slow_reader") {
-      LogLimited(note.event, std::move(line));
-    } else {
-      Write(line);
-    }
+    // What a stranger can bring about as often as it likes. Of groups that come and go it can, too,
+    // but many of one's own may start together.
+    constexpr uint32_t kGroupsAtOnce = 32;
+    bool one_line = note.event == "group_refused" || note.event == "group_forgotten" ||
+                    note.event == "client_lost" || note.event == "slow_reader";
+    LogLimited(note.event, std::move(line), one_line ? 1 : kGroupsAtOnce);
     if (note.event == "group_live") group_went_live_ = true;
   }
 }
 
-void RouterLoop::LogLimited(const std::string& kind, LimitedLine line) {
-  std::optional<LimitedLine> now = log_limiter_.Add(now_, kind, std::move(line));
+void RouterLoop::LogLimited(const std::string& kind, LimitedLine line, uint32_t burst) {
+  std::optional<LimitedLine> now = log_limiter_.Add(now_, kind, std::move(line), burst);
   if (now.has_value()) Write(*now);
 }
 

@@ -95,7 +95,7 @@ class RouterLoop {
   absl::Status Perform();
   void WriteNotes();
   // A line that strangers can cause.
-  void LogLimited(const std::string& kind, LimitedLine line);
+  void LogLimited(const std::string& kind, LimitedLine line, uint32_t burst = 1);
   void WriteHeldLines(Time now);
   bool StepLost();
   RouterStatus TakeStatus();

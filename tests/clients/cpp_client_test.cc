@@ -83,12 +83,17 @@ class SmallRouter {
       Frame frame;
       while (*socket_.Receive(&peer, &frame) == ReceiveResult::kMessage) {
         Decoded<ClientMessage> decoded = DecodeClientMessage(frame.bytes());
-        KVERN_CHECK(decoded.ok()) << decoded.error;
-        answer_(decoded.message, [&](const RouterToClient& reply) {
+        auto send = [&](const RouterToClient& reply) {
           std::string body = EncodeRouterToClient(reply, 5);
           // A client may go while it is answered.
           KVERN_CHECK(*socket_.Send(peer, body) != SendResult::kWouldBlock);
-        });
+        };
+        if (decoded.ok()) {
+          answer_(decoded.message, send);
+        } else {
+          KVERN_CHECK(decoded.failure == DecodeFailure::kOutOfRange) << decoded.error;
+          send(RequestError{decoded.request_id, ErrorCode::kInvalidArgument, decoded.error, {}});
+        }
       }
     }
   }
@@ -172,6 +177,19 @@ TEST(CppClient, WholeAnswer) {
   absl::StatusOr<CapacityReply> capacity = client->Capacity();
   ASSERT_TRUE(capacity.ok());
   EXPECT_EQ(capacity->groups[0].total_blocks, 9u);
+}
+
+TEST(CppClient, MoreChoicesThanThereMayBeAreRefusedByTheRouter) {
+  SmallRouter router(Serve);
+  std::unique_ptr<Client> client = ConnectTo(router.endpoint());
+  for (uint32_t n : {0u, kMaxChoices + 1, UINT32_MAX}) {
+    GenerateRequest request = Ask("x");
+    request.n = n;
+    Answer answer = client->Complete(request);
+    ASSERT_TRUE(answer.error.has_value()) << n;
+    EXPECT_EQ(answer.error->code, ErrorCode::kInvalidArgument);
+    EXPECT_LE(answer.choices.size(), kMaxChoices);
+  }
 }
 
 TEST(CppClient, ManyThreadsManyRequests) {

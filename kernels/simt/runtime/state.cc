@@ -3,9 +3,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <iterator>
+#include <system_error>
 
 #include "kernels/simt/runtime/enqueue.h"
 
@@ -67,7 +70,13 @@ const Named* Find(cudaError_t error) {
 
 size_t NumberFrom(const char* variable, size_t otherwise) {
   const char* text = std::getenv(variable);
-  return text == nullptr || *text == '\0' ? otherwise : std::strtoull(text, nullptr, 10);
+  if (text == nullptr || *text == '\0') return otherwise;
+  size_t value = 0;
+  const char* text_end = text + std::strlen(text);
+  const auto [end, error] = std::from_chars(text, text_end, value);
+  if (error == std::errc() && end == text_end) return value;
+  std::fprintf(stderr, "emulated GPU: %s is '%s', allowed: a whole number\n", variable, text);
+  std::exit(2);  // as for any usage error
 }
 
 }  // namespace

@@ -32,6 +32,18 @@ TEST(LogLimiterTest, OneLinePerKindAndSecondWithACount) {
   EXPECT_THAT(limiter.Due(2 * kSecond - 1), IsEmpty());
 }
 
+TEST(LogLimiterTest, ABurstIsWrittenAtOnce) {
+  LogLimiter limiter;
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(limiter.Add(i, "live", Line("early"), 3).has_value());
+  EXPECT_FALSE(limiter.Add(3, "live", Line("fourth"), 3).has_value());
+  EXPECT_EQ(limiter.Due(kSecond).size(), 1u);
+  // What was held back is the first of its second.
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_TRUE(limiter.Add(kSecond + i, "live", Line("later"), 3).has_value());
+  }
+  EXPECT_FALSE(limiter.Add(kSecond + 2, "live", Line("too many"), 3).has_value());
+}
+
 TEST(LogLimiterTest, OneThatWasHeldBackIsToldWhole) {
   LogLimiter limiter;
   limiter.Add(0, "size", Line("first"));

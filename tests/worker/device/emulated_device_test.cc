@@ -58,6 +58,22 @@ TEST(EmulatedDevice, TellsAMissingDriverFromAMissingGpu) {
             "no usable GPU on this machine (CUDA: no CUDA-capable device is detected)");
 }
 
+TEST(EmulatedDevice, AMachineThatIsNotDescribedByNumbersIsRefused) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  for (const char* variable : {"KVERN_EMULATED_DEVICES", "KVERN_EMULATED_MEMORY"}) {
+    for (const char* text : {"junk", "8GiB", "-1", "99999999999999999999"}) {
+      EXPECT_EXIT(
+          {
+            const Variable wrong(variable, text);
+            (void)(*EmulatedBackend().NewDevice({}))->Allocate(1);
+          },
+          testing::ExitedWithCode(2),
+          std::string(variable) + " is '" + text + "', allowed: a whole number")
+          << text;
+    }
+  }
+}
+
 TEST(EmulatedDevice, BuffersAreZeroAndMemoryRunsOut) {
   auto device = Open();
   auto buffer = device->Allocate(1000);

@@ -2,6 +2,7 @@
 
 #include <sys/random.h>
 
+#include <algorithm>
 #include <chrono>
 #include <future>
 
@@ -124,7 +125,7 @@ std::unique_ptr<RequestStream> Client::Generate(GenerateRequest request) {
 
 Answer Client::Complete(GenerateRequest request) {
   Answer answer;
-  answer.choices.resize(request.n);
+  answer.choices.resize(std::min(request.n, kMaxChoices));  // more are refused
   std::unique_ptr<RequestStream> stream = Generate(std::move(request));
   while (std::optional<RequestEvent> event = stream->Next()) answer.Add(*event);
   return answer;
