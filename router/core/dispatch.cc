@@ -37,6 +37,7 @@ void RouterImpl::DispatchWaiting() {
     Group* group = BestGroup(head);
     if (group != nullptr) {
       if (TooLate(*group, head)) continue;
+      queue_.AdvanceTo(head);
       queue_.Remove(head);
       DispatchTo(*group, head);
     } else if (!Backfill(head)) {
@@ -73,6 +74,7 @@ bool RouterImpl::Backfill(Request& head) {
     if (group == nullptr || now_ >= request.ttft_deadline) continue;
     if (TooLate(*group, request)) return true;
     ++head.passed;
+    queue_.AdvanceTo(head);
     queue_.Remove(request);
     DispatchTo(*group, request);
     return true;

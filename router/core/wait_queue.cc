@@ -45,13 +45,11 @@ void WaitQueue::Push(Request& request) {
   Line& line = tenant.lines[request.band];
   std::vector<Tenant*>& active = active_[request.band];
   if (line.entries == 0) {
-    if (!active.empty()) {
-      uint64_t least = UINT64_MAX;
-      for (const Tenant* other : active) {
-        least = std::min(least, other->lines[request.band].service);
-      }
-      line.service = std::max(line.service, least);
+    uint64_t least = active.empty() ? 0 : UINT64_MAX;
+    for (const Tenant* other : active) {
+      least = std::min(least, other->lines[request.band].service);
     }
+    line.service = std::max({line.service, least, level_[request.band]});
     active.push_back(&tenant);
   }
   request.previous_in_line = line.last;
@@ -64,6 +62,11 @@ void WaitQueue::Push(Request& request) {
   ++tenant.waiting;
   ++size_;
   expected_blocks_ += request.expected_blocks;
+}
+
+void WaitQueue::AdvanceTo(const Request& head) {
+  uint64_t& level = level_[head.band];
+  level = std::max(level, head.tenant->lines[head.band].service);
 }
 
 void WaitQueue::Remove(Request& request) {

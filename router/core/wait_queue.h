@@ -3,7 +3,9 @@
 //
 // Order: the highest band; in it the tenant with the least service for its weight; of that tenant
 // the oldest. A tenant that begins to wait is lifted to the least served of those that wait
-// already, so that nobody saves up service by being idle.
+// already, and to what the last head had been served, so that nobody saves up service by being
+// idle: neither while others wait, nor while nobody has to, nor beside one that waits for its own
+// quota.
 #pragma once
 
 #include <array>
@@ -40,6 +42,8 @@ class WaitQueue {
 
   // Lines up a request that has its room; its tenant, band and expected_blocks are set.
   void Push(Request& request);
+  // A head is served, or passed by one that is: whoever begins to wait later has had no less.
+  void AdvanceTo(const Request& head);
   // Takes it out of the line and gives its room back. O(1).
   void Remove(Request& request);
 
@@ -110,6 +114,9 @@ class WaitQueue {
   uint64_t expected_blocks_ = 0;
   // Tenants with requests in line, by band, in the order in which they began to wait.
   std::array<std::vector<Tenant*>, kBands> active_;
+  // Service of the last head's tenant at its turn, by band; never falls. What start-time fair
+  // queueing (Goyal, Vin, Cheng, SIGCOMM 1996) calls virtual time.
+  std::array<uint64_t, kBands> level_ = {};
 };
 
 }  // namespace kvern::router

@@ -33,17 +33,19 @@ class WaitQueueTest : public testing::Test {
     return request;
   }
 
-  Request* Next() {
+  // But for one that may not run.
+  Request* Next(const Request* blocked = nullptr) {
     std::vector<Request*> next;
     queue_.Candidates(
-        1, [](const Request&) { return true; }, next);
+        1, [&](const Request& request) { return &request != blocked; }, next);
     return next.empty() ? nullptr : next[0];
   }
 
   // Serves the next request: `tokens` are charged to its tenant.
-  Tenant* Serve(uint64_t tokens) {
-    Request* next = Next();
+  Tenant* Serve(uint64_t tokens, const Request* blocked = nullptr) {
+    Request* next = Next(blocked);
     Tenant* tenant = next->tenant;
+    queue_.AdvanceTo(*next);
     queue_.Remove(*next);
     Charge(*tenant, next->band, tokens);
     queue_.Audit();
@@ -103,6 +105,27 @@ TEST_F(WaitQueueTest, IdleTimeSavesNothingUp) {
   int of_b = 0;
   for (int i = 0; i < 40; ++i) of_b += Serve(50) == &b_ ? 1 : 0;
   EXPECT_NEAR(of_b, 20, 1);
+}
+
+TEST_F(WaitQueueTest, ServiceThatNobodyElseWantedIsNotHeldAgainstAnyone) {
+  for (int i = 0; i < 50; ++i) Push(a_), Serve(50);  // the queue was empty each time
+  for (int i = 0; i < 50; ++i) Push(b_);
+  for (int i = 0; i < 50; ++i) Push(a_);
+  int of_a = 0;
+  for (int i = 0; i < 40; ++i) of_a += Serve(50) == &a_ ? 1 : 0;
+  EXPECT_NEAR(of_a, 20, 1);
+}
+
+TEST_F(WaitQueueTest, OneThatWaitsForItsOwnQuotaDoesNotLetNewcomersPass) {
+  Tenant full(Named("full", 1));
+  Request& waits = Push(full);  // its service stays at 0
+  for (int i = 0; i < 100; ++i) Push(a_);
+  for (int i = 0; i < 50; ++i) Serve(50, &waits);
+  for (int i = 0; i < 50; ++i) Push(b_);
+  int of_a = 0;
+  for (int i = 0; i < 40; ++i) of_a += Serve(50, &waits) == &a_ ? 1 : 0;
+  EXPECT_NEAR(of_a, 20, 1);
+  queue_.Remove(waits);
 }
 
 TEST_F(WaitQueueTest, WhatIsAheadIsSharedByWeight) {
