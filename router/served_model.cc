@@ -32,7 +32,11 @@ absl::StatusOr<std::unique_ptr<ServedModel>> LoadServedModel(const ServedModelOp
   }
   model->vocab_size = config.vocab_size;
   model->eos_ids = config.eos_ids;
-  if (checkpoint->tokenizer() == nullptr) return model;
+  if (checkpoint->tokenizer() == nullptr) {
+    if (options.chat_template.empty()) return model;
+    return InvalidArgument("--chat-template: '", options.chat_template,
+                           "' is of no use: the model has no tokenizer");
+  }
   KVERN_ASSIGN_OR_RETURN(model->tokenizer, Tokenizer::Create(*checkpoint->tokenizer()));
   model->filters = MakeTextFilters(&*model->tokenizer);
   model->chat_template =

@@ -124,17 +124,28 @@ TEST(Tidy, FilesAndLinesAreShort) {
   }
 }
 
+// The line on which the parentheses that end on line `i` began: a signature may be wrapped.
+size_t FirstLineOfSignature(const std::vector<std::string>& lines, size_t i) {
+  auto open = [&](size_t at) {
+    return std::count(lines[at].begin(), lines[at].end(), ')') -
+           std::count(lines[at].begin(), lines[at].end(), '(');
+  };
+  for (auto missing = open(i); missing > 0 && i > 0; missing += open(i)) --i;
+  return i;
+}
+
 // In formatted code a function's body ends with the first '}' at the indentation of its first line.
 TEST(Tidy, FunctionsAreShort) {
   static const std::regex kNotFunction(
       "^ "
       "*(namespace|class|struct|enum|union|if|for|while|switch|else|do|try|extern|return|case|"
       "using|"
-      "typedef|static const|const|#)");
+      "typedef|static const|const auto|#)");
   for (const SourceFile& file : AllSources()) {
     for (size_t i = 0; i < file.lines.size(); ++i) {
-      const std::string& line = file.lines[i];
-      if (line.empty() || line.back() != '{' || line.find('(') == std::string::npos) continue;
+      if (file.lines[i].empty() || file.lines[i].back() != '{') continue;
+      const std::string& line = file.lines[FirstLineOfSignature(file.lines, i)];
+      if (line.find('(') == std::string::npos) continue;
       size_t indent = line.find_first_not_of(' ');
       if (indent > 4 || std::regex_search(line, kNotFunction)) continue;
       std::string closing = std::string(indent, ' ') + "}";

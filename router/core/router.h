@@ -1,6 +1,6 @@
 // The router's decisions: who is admitted where and when, and what every client is told. A pure
 // state machine: no clock, socket, thread, file or random device; the same calls give the same
-// effects. Production (router/io) and the simulator (tests/sim) drive the same class.
+// effects. Production (router/io) and the simulator (tools/sim) drive the same class.
 //
 // Invariants (checked by Audit and the simulator):
 //  - every accepted request gets exactly one terminal answer (a Delta with usage, or a

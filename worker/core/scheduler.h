@@ -1,6 +1,6 @@
 // When a group's sequences run: continuous batching with chunked prefill over a pool of KV blocks.
 // Pure: no clock, thread, file or device. One per group, driven by its leader (worker/engine) and
-// by the simulator (tests/sim):  Accept / Cancel -> Plan -> (execute) -> Commit.
+// by the simulator (tools/sim):  Accept / Cancel -> Plan -> (execute) -> Commit.
 //
 // With two plans in flight a step is planned while the one before it runs, from all that is known
 // by then: how many tokens each sequence will have, but not which. So a plan never depends on a

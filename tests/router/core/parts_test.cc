@@ -55,7 +55,7 @@ TEST(KeptDeltas, GrowIntoChunksByChoice) {
   EXPECT_TRUE(kept.empty());
 }
 
-TEST(PoolBlocks, FitOnlyWhereTheyFitInEachPool) {
+TEST(PoolBlocks, Case11FitOnlyWhereTheyFitInEachPool) {
   using Two = BlocksOf<2>;
   Two room = 10;
   room.of(1) = 4;
