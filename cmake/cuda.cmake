@@ -48,20 +48,25 @@ if(KVERN_CUDA_HOME)
     ${KVERN_nccl_LIBRARY} ${KVERN_cudart_static_LIBRARY} Threads::Threads ${CMAKE_DL_LIBS} rt)
 endif()
 
-# kvern_cuda_objects(VARIABLE SRCS ...): sets VARIABLE to the objects that nvcc makes of the sources,
-# .cu or .cc, each with the machine code for all architectures, PTX for later ones, and what ptxas
-# said in OBJECT.ptxas.
+# kvern_cuda_objects(VARIABLE SRCS ...): sets VARIABLE to the objects that nvcc makes of the sources:
+# of a .cu with the machine code for all architectures and PTX for later ones. A .cc starts no kernel
+# of its own, so one pass is enough for it. What ptxas said is in OBJECT.ptxas.
 function(kvern_cuda_objects variable)
   cmake_parse_arguments(arg "" "" "SRCS" ${ARGN})
   set(objects)
   # What is newer than all of them translates the newest's PTX when it first loads it.
   list(GET KVERN_CUDA_ARCHITECTURES -1 newest)
-  set(gencode -gencode arch=compute_${newest},code=compute_${newest})
+  set(all -gencode arch=compute_${newest},code=compute_${newest})
   foreach(architecture ${KVERN_CUDA_ARCHITECTURES})
-    list(APPEND gencode -gencode arch=compute_${architecture},code=sm_${architecture})
+    list(APPEND all -gencode arch=compute_${architecture},code=sm_${architecture})
   endforeach()
+  list(GET KVERN_CUDA_ARCHITECTURES 0 oldest)
   file(MAKE_DIRECTORY "${CMAKE_CURRENT_BINARY_DIR}")
   foreach(source ${arg_SRCS})
+    set(gencode ${all})
+    if(source MATCHES "\\.cc$")
+      set(gencode -gencode arch=compute_${oldest},code=compute_${oldest})
+    endif()
     set(object "${CMAKE_CURRENT_BINARY_DIR}/${source}.cuda.o")
     add_custom_command(OUTPUT "${object}"
       COMMAND "${PROJECT_SOURCE_DIR}/cmake/nvcc_logged" "${object}.ptxas"
@@ -93,6 +98,8 @@ function(kvern_gpu_program name)
   set_target_properties(${name} PROPERTIES LINKER_LANGUAGE CXX)
   target_link_libraries(${name} PRIVATE ${arg_DEPS} kvern_cuda_toolkit)
   # Whoever carries it elsewhere puts the libraries it needs beside it.
-  target_link_options(${name} PRIVATE "-Wl,-rpath,$ORIGIN/lib:${KVERN_CUDA_LIBRARY_PATH}")
+  # And what it does not call it shall start without.
+  target_link_options(${name} PRIVATE -Wl,--as-needed
+    "-Wl,-rpath,$ORIGIN/lib:${KVERN_CUDA_LIBRARY_PATH}")
   add_dependencies(gpu_programs ${name})
 endfunction()
