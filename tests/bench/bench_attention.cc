@@ -31,7 +31,7 @@ void BM_Attention(benchmark::State& state) {
   }
   BatchLayout layout;
   layout.sequences.push_back({0, start, count, blocks});
-  auto batch = *(*device)->NewBatch({});
+  auto batch = *(*device)->NewBatch({1, 1, 1, 1, 1, 2});
   KVERN_CHECK(batch->Load(layout, 0).ok());
   const int64_t cols = kQHeads * kOneLayer.head_dim;
   std::vector<float> q(static_cast<size_t>(count * cols), 0.1f);

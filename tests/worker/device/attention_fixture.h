@@ -125,7 +125,7 @@ class AttentionCase {
       }
     }
     const auto count = static_cast<int64_t>(targets.size());
-    auto batch = *device.NewBatch({});
+    auto batch = *device.NewBatch({1, 1, 1, 1, 1, 2});
     KVERN_CHECK(batch->Load(layout, 0).ok());
     std::vector<float> result(static_cast<size_t>(count * out_columns()));
     const Tensor qkv = View(rows, count, columns());

@@ -164,7 +164,7 @@ TEST(CpuDeviceTest, EmbedGivesZerosOutsideTheShard) {
   const auto table = F32Matrix(*device, WeightFormat::kF32, dense, 10, 6);
   BatchLayout layout;
   layout.token_ids = {105, 99, 100, 109, 110, 4000000000u};
-  const auto batch = *device->NewBatch({});
+  const auto batch = *device->NewBatch({1, 1, 1, 1, 1, 2});
   ASSERT_TRUE(batch->Load(layout, 0).ok());
   std::vector<float> out(6 * 6, 5.0f);
   device->ops().Embed(*batch, *table, 100, View(out, 6, 6));
@@ -188,7 +188,7 @@ TEST(CpuDeviceTest, RopeTurnsQueriesAndKeysAndStoresKeysAndValues) {
   layout.sequences.push_back({0, 15, 2, table});  // Crosses from one block to the next.
   layout.token_ids = {0, 0};
   layout.positions = {15, 16};
-  const auto batch = *device->NewBatch({});
+  const auto batch = *device->NewBatch({1, 1, 1, 1, 1, 2});
   ASSERT_TRUE(batch->Load(layout, 0).ok());
   std::vector<float> cos;
   std::vector<float> sin;
@@ -276,7 +276,7 @@ TEST(CpuDeviceTest, GatherTakesTheWantedRows) {
   const auto device = MakeCpuDevice(1);
   BatchLayout layout;
   layout.logit_rows = {1, 3};
-  const auto batch = *device->NewBatch({});
+  const auto batch = *device->NewBatch({1, 1, 1, 1, 1, 2});
   ASSERT_TRUE(batch->Load(layout, 0).ok());
   std::vector<float> x = {0, 1, 10, 11, 20, 21, 30, 31};
   std::vector<float> out(4);

@@ -58,8 +58,8 @@ class CpuDevice final : public Device {
     return CpuMatrix::Create(weights_, format, rows, cols);
   }
   absl::StatusOr<std::unique_ptr<KvCache>> NewKvCache(const KvCacheShape& shape) override;
-  absl::StatusOr<std::unique_ptr<Batch>> NewBatch(const BatchLimits&) override {
-    return std::make_unique<CpuBatch>();
+  absl::StatusOr<std::unique_ptr<Batch>> NewBatch(const BatchLimits& limits) override {
+    return CpuBatch::Create(limits);
   }
   DType activation_dtype() const override { return DType::kF32; }
   bool host_memory() const override { return true; }

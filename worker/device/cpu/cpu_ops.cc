@@ -26,6 +26,25 @@ float* Row(const Tensor& x, int64_t row) { return x.f32() + row * x.stride; }
 
 }  // namespace
 
+absl::StatusOr<std::unique_ptr<Batch>> CpuBatch::Create(const BatchLimits& limits) {
+  const int64_t dim = limits.head_dim;
+  if (dim <= 0 || dim % 2 != 0 || dim > cpu::kMaxHeadDim) {
+    return InvalidArgument("attention on the CPU: head_dim is ", dim, ", must be even and at most ",
+                           cpu::kMaxHeadDim);
+  }
+  const int64_t kv_heads = limits.kv_heads;
+  if (kv_heads <= 0 || limits.q_heads <= 0 || limits.q_heads % kv_heads != 0) {
+    return InvalidArgument("attention on the CPU: ", limits.q_heads, " query heads on ", kv_heads,
+                           " KV heads: must be a positive multiple");
+  }
+  const int64_t group = limits.q_heads / kv_heads;
+  if (group > cpu::kMaxAttentionRows) {
+    return InvalidArgument("attention on the CPU: num_attention_heads / num_key_value_heads is ",
+                           group, ", the limit is ", cpu::kMaxAttentionRows);
+  }
+  return std::make_unique<CpuBatch>();
+}
+
 absl::Status CpuBatch::Load(const BatchLayout& layout, int64_t padded_rows) {
   KVERN_CHECK_EQ(padded_rows, 0);
   layout_ = &layout;

@@ -19,6 +19,9 @@ namespace kvern {
 // The host is the device: a batch is the layout itself.
 class CpuBatch final : public Batch {
  public:
+  // InvalidArgument for heads that the attention kernel does not take.
+  static absl::StatusOr<std::unique_ptr<Batch>> Create(const BatchLimits& limits);
+
   absl::Status Load(const BatchLayout& layout, int64_t padded_rows) override;
   absl::Status SetTokenIds(const BatchLayout&) override { return absl::OkStatus(); }
   int slot() const override { return 0; }
