@@ -128,7 +128,7 @@ void RouterImpl::StartGroup(Group& group) {
   group.unanswered.short_prompt = group.ranks[0].max_batch_tokens / kShortPromptShare;
   group.steps = StepModel();
   group.last_report = now_;
-  SetGroupTimer(group, now_ + config_.group_lease);
+  SetGroupTimer(group, now_ + config_.start_timeout);
 
   GroupStart start;
   start.router_incarnation = config_.router_incarnation;
@@ -173,11 +173,12 @@ void RouterImpl::OnGroupTimer(const Timer& timer) {
     return RefuseGroup(group, AbsentRanks(group, config_.join_timeout));
   }
   Duration silent = now_ - group.last_report;
-  if (silent >= config_.group_lease) {
+  Duration allowed = group.live() ? config_.group_lease : config_.start_timeout;
+  if (silent >= allowed) {
     return LoseGroup(group, absl::StrCat("no report for ", silent / kMillisecond, " ms"),
                      /*tell=*/true);
   }
-  SetGroupTimer(group, group.last_report + config_.group_lease);
+  SetGroupTimer(group, group.last_report + allowed);
 }
 
 void RouterImpl::SetGroupTimer(Group& group, Time at) {

@@ -50,6 +50,7 @@ void RouterImpl::OnReport(PeerId peer, StepReport report) {
     drain_.taken = false;
     dispatch_due_ = true;
     group->state = GroupState::kLive;
+    SetGroupTimer(*group, now_ + config_.group_lease);
     AddNote(false, "group_live", {{"group", group->name}});
   }
   Acknowledge(*group, report.acked_command);

@@ -69,6 +69,9 @@ struct RouterConfig {
   // From the first rank of a start to the last: large models take minutes. Ends before the ten
   // minutes that a rank waits by itself, so that those who wait hear which ranks are absent.
   Duration join_timeout = 570 * kSecond;
+  // From a group's start to its leader's first report: peers are met and, on GPUs, kernels loaded
+  // and products tried once.
+  Duration start_timeout = 60 * kSecond;
   // A group that is dead this long does not come back: its size no longer counts.
   Duration group_memory = 600 * kSecond;
   Incarnation router_incarnation = 0;

@@ -87,6 +87,7 @@ void DrawService(Rng& rng, SimOptions& sim) {
   router.queue_wait_max = rng.Between(200, 20'000) * kMillisecond;
   router.client_lease = 3 * kSecond;
   router.group_lease = 1 * kSecond;
+  router.start_timeout = 2 * kSecond;
   router.router_incarnation = 1;
 }
 

@@ -12,7 +12,9 @@ LocalGroup::LocalGroup(std::shared_ptr<const Checkpoint> checkpoint, const RankC
       config_(config),
       port_(std::move(sink)),
       ended_(std::move(ended)),
-      joins_(config.world) {}
+      joins_(config.world) {
+  config_.graphs = config.graphs && (config.gpu == nullptr || config.world == 1);
+}
 
 absl::StatusOr<std::unique_ptr<LocalGroup>> LocalGroup::Open(
     std::shared_ptr<const Checkpoint> checkpoint, const RankConfig& config, MessageSink sink,

@@ -161,7 +161,8 @@ absl::Status Rank::AllocateKv() {
 absl::Status Rank::AllocateWorkspace() {
   KVERN_ASSIGN_OR_RETURN(decoder_, Decoder::Create(weights_.get(), device_.get(), &comm_,
                                                    {.max_tokens = config_.max_batch_tokens,
-                                                    .max_logit_rows = max_sample_rows()}));
+                                                    .max_logit_rows = max_sample_rows(),
+                                                    .graphs = config_.graphs}));
   sampler_ =
       std::make_unique<Sampler>(device_.get(), &comm_, weights_->shard.vocab, model_.vocab_size);
   join_.workspace_bytes = decoder_->workspace_bytes() + device_->own_bytes();
@@ -183,15 +184,37 @@ void Rank::AddPhase(std::string name, double seconds) {
 
 absl::Status Rank::SetCommunicator(std::unique_ptr<Communicator> comm,
                                    std::span<const uint8_t> comm_id, Duration timeout) {
-  // Every rank is up by now, so what is left takes no longer than this.
-  constexpr Duration kConnectTimeout = 30 * kSecond;
+  // Every rank is up by now, so what is left takes no longer than this, twice.
+  constexpr Duration kConnectTimeout = 25 * kSecond;
   if (config_.gpu != nullptr && config_.world > 1) {
     KVERN_ASSIGN_OR_RETURN(comm,
                            config_.gpu->NewCommunicator(device_.get(), std::move(comm), comm_id,
                                                         std::move(gathered_), kConnectTimeout));
   }
-  comm->SetTimeout(timeout);
+  comm->SetTimeout(kConnectTimeout);
   comm_.Set(std::move(comm));
+  if (config_.gpu != nullptr) KVERN_RETURN_IF_ERROR(WarmUp());
+  comm_.SetTimeout(timeout);
+  return absl::OkStatus();
+}
+
+// At first use a GPU loads kernels, chooses algorithms and connects to its peers: seconds that
+// would be the first request's. What this leaves in block 0 is overwritten before it is read.
+absl::Status Rank::WarmUp() {
+  const uint32_t prompt = std::min<uint32_t>(kBlockSize - 1, config_.max_batch_tokens);
+  const std::vector<uint32_t> blocks = {0};
+  std::vector<LogitAnswer> answers;
+  for (const uint32_t start : {0u, prompt}) {  // a prompt, then one more token
+    const uint32_t count = start == 0 ? prompt : 1;
+    BatchLayout layout;
+    layout.sequences.push_back({0, start, count, blocks});
+    layout.token_ids.assign(count, 0);
+    for (uint32_t i = 0; i < count; ++i) layout.positions.push_back(start + i);
+    layout.logit_rows = {count - 1};
+    KVERN_ASSIGN_OR_RETURN(Tensor logits, decoder_->Forward(layout, *cache_));
+    device_->ops().AskLogits(logits, weights_->shard.vocab.begin, {{LogitQuery{}}}, answers);
+    KVERN_RETURN_IF_ERROR(device_->Synchronize());
+  }
   return absl::OkStatus();
 }
 

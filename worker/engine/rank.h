@@ -39,6 +39,10 @@ struct RankConfig {
   uint64_t kv_blocks = 0;
   uint32_t max_seq_len = 0;  // 0: the model's
   uint32_t max_batch_tokens = 512;
+  // Steps that only decode are recorded where the device can. Not where several ranks of a process
+  // have GPUs: recorded collectives of one process may wait for each other for ever (NCCL's
+  // documentation, "Using NCCL with CUDA Graphs").
+  bool graphs = true;
   // Of the group's leader. 0: one where the host computes, two where a GPU does, so that the host
   // plans and prepares a step while the one before it runs.
   uint32_t plans_in_flight = 0;
@@ -82,6 +86,7 @@ class Rank {
   absl::StatusOr<uint64_t> KvMemory();
   absl::Status AllocateKv();
   absl::Status AllocateWorkspace();
+  absl::Status WarmUp();
   absl::Status RunLeader(const GroupStart& start, LeaderPort& port, PlanChannel& channel);
   uint32_t max_sample_rows() const;
 

@@ -12,6 +12,8 @@
 #include "kernels/simt/runtime/enqueue.h"
 #include "tests/worker/engine/group_runs.h"
 #include "tests/worker/engine/message_box.h"
+#include "worker/comm/local.h"
+#include "worker/engine/rank.h"
 
 namespace kvern {
 namespace {
@@ -198,17 +200,34 @@ TEST(LocalGroup, AGpuGivesWhatItHasFreeToKeysAndValues) {
   EXPECT_TRUE((*group)->joins()[1].comm_id.empty());
 }
 
+// What a GPU does at first use is done, and has failed, before the group serves.
+TEST(LocalGroup, AGpuIsTriedBeforeItServes) {
+  const RankConfig config = ConfigOf(Shape{"llama_9h_3kv", 1, 64, 1, 40, &EmulatedBackend()});
+  absl::StatusOr<std::unique_ptr<Rank>> rank = Rank::Open(*OpenModel("llama_9h_3kv"), config);
+  ASSERT_TRUE(rank.ok()) << rank.status();
+  simt::BreakDevice(0, cudaErrorLaunchFailure);
+  const absl::Status met = (*rank)->SetCommunicator(std::move(NewLocalGroup(1)[0]), {}, kSecond);
+  simt::BreakDevice(0, cudaSuccess);
+  EXPECT_FALSE(met.ok());
+}
+
 // Weights, workspace, keys and values are one allocation, on ranks of different size, and nothing
-// is allocated when steps are computed, recorded and replayed.
+// is allocated when steps are computed, nor (on one rank) when they are recorded and replayed.
 TEST(LocalGroup, WhatAGpuReportsIsWhatItAllocates) {
   uint64_t workspace = 0;  // of the rank 0 before
-  for (const auto& [model, batch_invariant] :
-       {std::pair("llama_attn_mlp_bias", false), {"llama_9h_3kv", false}, {"llama_9h_3kv", true}}) {
-    const Shape shape{model, 2, 64, 1, 40, &EmulatedBackend(), batch_invariant};
+  struct Case {
+    const char* model;
+    uint32_t world;
+    bool batch_invariant;
+  };
+  for (const auto& [model, world, batch_invariant] :
+       {Case{"llama_gqa", 1, false}, Case{"llama_attn_mlp_bias", 2, false},
+        Case{"llama_9h_3kv", 2, false}, Case{"llama_9h_3kv", 2, true}}) {
+    const Shape shape{model, world, 64, 1, 40, &EmulatedBackend(), batch_invariant};
     const simt::MallocTotals before[] = {simt::MallocsOf(0), simt::MallocsOf(1)};
     std::vector<Join> joins;
     RunGroup(shape, {NewRequest(1, Prompt(5, 1), 5, 0.9f)}, nullptr, &joins);
-    ASSERT_EQ(joins.size(), 2u);
+    ASSERT_EQ(joins.size(), world);
     for (size_t r = 0; r < joins.size(); ++r) {
       const Join& join = joins[r];
       const simt::MallocTotals after = simt::MallocsOf(static_cast<int>(r));

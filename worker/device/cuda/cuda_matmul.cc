@@ -1,5 +1,7 @@
 #include "worker/device/cuda/cuda_matmul.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "cluster/base/check.h"
@@ -134,20 +136,21 @@ absl::StatusOr<cublasLtMatmulAlgo_t> CudaMatMul::Fastest(const Shape& shape,
   return result.algo;
 }
 
+bool CudaMatMul::Serves(const Shape& shape, const Layouts& l,
+                        const cublasLtMatmulAlgo_t& algo) const {
+  cublasLtMatmulHeuristicResult_t result = {};
+  return cublasLtMatmulAlgoCheck(handle_, DescFor(shape), l.weight, l.x, l.out, l.out, &algo,
+                                 &result) == CUBLAS_STATUS_SUCCESS &&
+         result.workspaceSize <= workspace_.bytes();
+}
+
 bool CudaMatMul::ServesAllRows(const Shape& shape, const cublasLtMatmulAlgo_t& algo) const {
-  for (const int64_t rows : kCheckedRows) {
+  return std::all_of(std::begin(kCheckedRows), std::end(kCheckedRows), [&](int64_t rows) {
     Shape other = shape;
     other.rows = rows;
     absl::StatusOr<Layouts> l = MakeLayouts(other);
-    cublasLtMatmulHeuristicResult_t result = {};
-    if (!l.ok() ||
-        cublasLtMatmulAlgoCheck(handle_, DescFor(shape), l->weight, l->x, l->out, l->out, &algo,
-                                &result) != CUBLAS_STATUS_SUCCESS ||
-        result.workspaceSize > workspace_.bytes()) {
-      return false;
-    }
-  }
-  return true;
+    return l.ok() && Serves(other, *l, algo);
+  });
 }
 
 absl::StatusOr<cublasLtMatmulAlgo_t> CudaMatMul::PinnedFor(const Shape& shape) {
@@ -180,6 +183,10 @@ absl::StatusOr<const CudaMatMul::Plan*> CudaMatMul::PlanFor(const Shape& shape) 
   KVERN_ASSIGN_OR_RETURN(Layouts layouts, MakeLayouts(shape));
   KVERN_ASSIGN_OR_RETURN(cublasLtMatmulAlgo_t algo,
                          pinned_ ? PinnedFor(shape) : Fastest(shape, layouts));
+  if (pinned_ && !Serves(shape, layouts, algo)) {
+    return Unimplemented("batch-invariant: the algorithm that multiplies ", shape.k, " by ",
+                         shape.n, " does not for ", shape.rows, " rows");
+  }
   return &plans_.emplace(shape, Plan{std::move(layouts), algo}).first->second;
 }
 

@@ -59,6 +59,7 @@ class CudaMatMul {
   absl::StatusOr<cublasLtMatmulAlgo_t> Fastest(const Shape& shape, const Layouts& layouts) const;
   cublasLtMatmulDesc_t DescFor(const Shape& shape) const { return shape.biased ? biased_ : desc_; }
   absl::StatusOr<cublasLtMatmulAlgo_t> PinnedFor(const Shape& shape);
+  bool Serves(const Shape& shape, const Layouts& layouts, const cublasLtMatmulAlgo_t& algo) const;
   bool ServesAllRows(const Shape& shape, const cublasLtMatmulAlgo_t& algo) const;
 
   CudaContext& context_;
