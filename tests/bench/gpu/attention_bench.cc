@@ -105,20 +105,24 @@ absl::Status AttentionStep::Plan(const Shape& shape) {
   return absl::OkStatus();
 }
 
+Finding Given(const Shape& shape) {
+  return {shape.tokens == 1 ? "attention_decode" : "attention_prefill",
+          {{"batch", absl::StrCat(shape.batch)},
+           {"context", absl::StrCat(shape.context)},
+           {"tokens", absl::StrCat(shape.tokens)},
+           {"q_heads", absl::StrCat(shape.q_heads)},
+           {"kv_heads", absl::StrCat(shape.kv_heads)},
+           {"head_dim", absl::StrCat(shape.head_dim)}}};
+}
+
 absl::Status Measure(const Shape& shape, bool smoke, const DeviceLimits& limits, Report& report) {
   AttentionStep step;
   KVERN_RETURN_IF_ERROR(step.Prepare(shape, smoke));
   const Effort effort = smoke ? Effort{0, 1} : Effort{};
   KVERN_ASSIGN_OR_RETURN(double seconds,
                          SecondsPerCall(effort, [&](int i) { return step.Enqueue(i); }));
-  Finding finding{shape.tokens == 1 ? "attention_decode" : "attention_prefill",
-                  {{"batch", absl::StrCat(shape.batch)},
-                   {"context", absl::StrCat(shape.context)},
-                   {"tokens", absl::StrCat(shape.tokens)},
-                   {"q_heads", absl::StrCat(shape.q_heads)},
-                   {"kv_heads", absl::StrCat(shape.kv_heads)},
-                   {"head_dim", absl::StrCat(shape.head_dim)},
-                   {"us", Number(seconds * 1e6)}}};
+  Finding finding = Given(shape);
+  finding.values.emplace_back("us", Number(seconds * 1e6));
   if (shape.tokens == 1) {
     const double rate = step.KvBytes(shape) / seconds;
     finding.values.emplace_back("GB/s", Number(rate * 1e-9));
@@ -133,7 +137,7 @@ absl::Status Measure(const Shape& shape, bool smoke, const DeviceLimits& limits,
         "share_of_product",
         Number(limits.flops_per_second > 0 ? rate / limits.flops_per_second : 0));
   }
-  report.Add(std::move(finding));
+  report.Add(finding);
   return absl::OkStatus();
 }
 
@@ -160,7 +164,7 @@ std::vector<Shape> Shapes(bool smoke) {
 void BenchAttention(bool smoke, const DeviceLimits& limits, Report& report) {
   for (const Shape& shape : Shapes(smoke)) {
     absl::Status measured = Measure(shape, smoke, limits, report);
-    if (!measured.ok()) report.Failed("attention", std::string(measured.message()));
+    if (!measured.ok()) report.Failed(Given(shape), std::string(measured.message()));
   }
 }
 

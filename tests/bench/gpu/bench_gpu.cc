@@ -1,10 +1,10 @@
 // The kernels on a GPU, beside what the GPU itself reaches: copies of memory for what is bound by
 // bandwidth, a large product for what is bound by arithmetic.
 //   bench_gpu [--smoke] [--json FILE]
-// --smoke: tiny shapes, each once, to see that everything runs (on the emulated device too).
+// FILE: a JSON object a line. --smoke: tiny shapes, each once, to see that everything runs (on the
+// emulated device too).
 #include <cstdio>
 #include <cstring>
-#include <fstream>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -32,16 +32,15 @@ absl::Status DescribeDevice(Report& report) {
 }
 
 int Run(bool smoke, const std::string& json_path) {
-  Report report;
+  Report report(json_path);
   absl::Status described = DescribeDevice(report);
   if (!described.ok()) {
-    report.Failed("device", std::string(described.message()));
+    report.Failed({"device", {}}, std::string(described.message()));
   } else {
     const DeviceLimits limits = MeasureLimits(smoke, report);
     BenchAttention(smoke, limits, report);
     BenchRows(smoke, limits, report);
   }
-  if (!json_path.empty()) std::ofstream(json_path) << report.Json();
   return report.failures() == 0 ? 0 : 1;
 }
 

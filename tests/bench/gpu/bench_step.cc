@@ -1,16 +1,18 @@
 // Whole steps of a model on one GPU: an 8B-shaped model of random weights, decoding and prefilling,
-// recorded as CUDA graphs and not, beside the bytes and operations that a step needs.
-//   bench_step [--device cuda|emulated] [--smoke] [--json FILE]
-// --smoke: a tiny model and one step each, to see that everything runs.
+// recorded as CUDA graphs and not, beside the time in which the GPU, as fast as it copies and
+// multiplies by itself in this run, would move the bytes and do the operations that a step needs.
+//   bench_step [--smoke] [--json FILE]
+// FILE: a JSON object a line. --smoke: a tiny model and one step each, to see that everything runs
+// (on the emulated device too).
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstring>
-#include <fstream>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "cluster/base/rng.h"
+#include "tests/bench/gpu/device_limits.h"
 #include "tests/bench/gpu/random_bf16.h"
 #include "tests/bench/gpu/report.h"
 #include "worker/comm/local.h"
@@ -20,6 +22,7 @@
 namespace kvern {
 namespace {
 
+using gpu::Finding;
 using gpu::Number;
 using gpu::Report;
 
@@ -140,28 +143,64 @@ struct Step {
   BatchLayout layout;
 };
 
+// What a step cannot do without: parameters and cached tokens read once, two operations for each
+// parameter and token, four for each query, key and element of their heads.
+struct Needs {
+  double bytes = 0;
+  double flops = 0;
+};
+
+Needs NeedsOf(const ModelWeights& weights, const StepShape& shape) {
+  const ModelConfig& c = weights.config;
+  const auto batch = static_cast<double>(shape.batch);
+  const auto tokens = static_cast<double>(shape.tokens);
+  const auto context = static_cast<double>(shape.context);
+  // The embedding is read for a few rows only; logits are computed for one row of a sequence.
+  const auto output = static_cast<double>(weights.output->bytes());
+  const auto all = static_cast<double>(weights.bytes() - weights.embedding->bytes());
+  const double layers = c.num_layers;
+  const double head_dim = c.head_dim;
+  Needs needs;
+  needs.bytes = all + batch * (context + tokens) * layers * c.num_kv_heads * head_dim * 4;
+  needs.flops = batch * (tokens * (all - output) + output);  // a parameter is two bytes
+  needs.flops +=
+      batch * tokens * (context + (tokens + 1) / 2) * layers * c.num_heads * head_dim * 4;
+  return needs;
+}
+
+// Everything on the device; made anew after a step that failed, for its device stays failed.
+struct Loaded {
+  std::unique_ptr<Device> device;
+  ModelWeights weights;
+  std::unique_ptr<Communicator> comm;
+  std::unique_ptr<KvCache> cache;
+  std::unique_ptr<Decoder> decoder;
+};
+
 class Bench {
  public:
-  Bench(const ModelConfig& config, bool smoke, Report& report)
-      : config_(config), smoke_(smoke), report_(report) {}
+  Bench(const GpuBackend& backend, bool smoke, Report& report)
+      : backend_(backend),
+        config_(smoke ? TinyShape() : LargeShape()),
+        smoke_(smoke),
+        report_(report) {}
 
-  absl::Status Run(const GpuBackend& backend) {
-    KVERN_ASSIGN_OR_RETURN(device_, backend.NewDevice({0, 2, false}));
-    KVERN_ASSIGN_OR_RETURN(weights_, SyntheticWeights(config_, *device_).Make());
-    comm_ = std::move(NewLocalGroup(1)[0]);
-    KvCacheShape shape{smoke_ ? 64 : 10'000, config_.num_layers, config_.num_kv_heads,
-                       config_.head_dim, DType::kBf16};
-    KVERN_ASSIGN_OR_RETURN(cache_, device_->NewKvCache(shape));
+  void Run() {
+    limits_ = gpu::MeasureLimits(smoke_, report_);
     for (bool graphs : {false, true}) {
-      KVERN_ASSIGN_OR_RETURN(auto decoder,
-                             Decoder::Create(&weights_, device_.get(), comm_.get(),
-                                             {smoke_ ? 64 : 2048, smoke_ ? 8 : 64, graphs}));
       for (const StepShape& step : Shapes()) {
         if (graphs && step.tokens > 1) continue;
-        KVERN_RETURN_IF_ERROR(Measure(*decoder, step, graphs));
+        if (absl::Status status = Prepare(graphs); !status.ok()) {
+          // Nor will it be there for the others.
+          return report_.Failed(Given(step, graphs), std::string(status.message()));
+        }
+        if (absl::Status status = Measure(step, graphs); !status.ok()) {
+          report_.Failed(Given(step, graphs), std::string(status.message()));
+          loaded_.reset();
+        }
       }
+      if (loaded_ != nullptr) loaded_->decoder.reset();
     }
-    return absl::OkStatus();
   }
 
  private:
@@ -170,51 +209,89 @@ class Bench {
     return {{1, 1023, 1}, {8, 1023, 1}, {64, 1023, 1}, {1, 7999, 1}, {1, 0, 512}, {1, 0, 2048}};
   }
 
-  absl::Status Measure(Decoder& decoder, const StepShape& shape, bool graphs) {
+  static Finding Given(const StepShape& shape, bool graphs) {
+    return {shape.tokens == 1 ? "step_decode" : "step_prefill",
+            {{"graphs", graphs ? "true" : "false"},
+             {"batch", absl::StrCat(shape.batch)},
+             {"context", absl::StrCat(shape.context)},
+             {"tokens", absl::StrCat(shape.tokens)}}};
+  }
+
+  // What is not there yet.
+  absl::Status Prepare(bool graphs) {
+    if (loaded_ == nullptr) {
+      auto loaded = std::make_unique<Loaded>();
+      KVERN_ASSIGN_OR_RETURN(loaded->device, backend_.NewDevice({0, 2, false}));
+      KVERN_ASSIGN_OR_RETURN(loaded->weights, SyntheticWeights(config_, *loaded->device).Make());
+      loaded->comm = std::move(NewLocalGroup(1)[0]);
+      // As much as the largest of Shapes().
+      const KvCacheShape shape{smoke_ ? 64 : 4096, config_.num_layers, config_.num_kv_heads,
+                               config_.head_dim, DType::kBf16};
+      KVERN_ASSIGN_OR_RETURN(loaded->cache, loaded->device->NewKvCache(shape));
+      loaded_ = std::move(loaded);
+    }
+    if (loaded_->decoder != nullptr) return absl::OkStatus();
+    KVERN_ASSIGN_OR_RETURN(
+        loaded_->decoder,
+        Decoder::Create(&loaded_->weights, loaded_->device.get(), loaded_->comm.get(),
+                        {smoke_ ? 64 : 2048, smoke_ ? 8 : 64, graphs}));
+    return absl::OkStatus();
+  }
+
+  absl::Status Measure(const StepShape& shape, bool graphs) {
     const Step step(shape);
     double best = INFINITY;
     // The first two choose algorithms and record.
     for (int i = 0; i < (smoke_ ? 3 : 22); ++i) {
       const auto start = std::chrono::steady_clock::now();
-      KVERN_RETURN_IF_ERROR(decoder.Forward(step.layout, *cache_).status());
-      KVERN_RETURN_IF_ERROR(device_->Synchronize());
+      KVERN_RETURN_IF_ERROR(loaded_->decoder->Forward(step.layout, *loaded_->cache).status());
+      KVERN_RETURN_IF_ERROR(loaded_->device->Synchronize());
       const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
       if (i >= 2) best = std::min(best, seconds.count());
     }
-    const double tokens = static_cast<double>(shape.batch * shape.tokens);
-    const double kv_tokens = static_cast<double>(shape.batch * (shape.context + shape.tokens));
-    const double kv_bytes = 4.0 * config_.num_layers * config_.num_kv_heads * config_.head_dim;
-    // The embedding is read for a few rows only.
-    const double weights = static_cast<double>(weights_.bytes() - weights_.embedding->bytes());
-    report_.Add({shape.tokens == 1 ? "step_decode" : "step_prefill",
-                 {{"graphs", graphs ? "true" : "false"},
-                  {"batch", absl::StrCat(shape.batch)},
-                  {"context", absl::StrCat(shape.context)},
-                  {"tokens", absl::StrCat(shape.tokens)},
-                  {"ms", Number(best * 1e3)},
-                  {"tokens/s", Number(tokens / best)},
-                  {"GB/s", Number((weights + kv_tokens * kv_bytes) / best * 1e-9)},
-                  {"TFLOP/s", Number(weights * tokens / best * 1e-12)}}});
+    const Needs needs = NeedsOf(loaded_->weights, shape);
+    Finding finding = Given(shape, graphs);
+    const auto add = [&](const char* name, double value) {
+      finding.values.emplace_back(name, Number(value));
+    };
+    add("ms", best * 1e3);
+    add("tokens/s", static_cast<double>(shape.batch * shape.tokens) / best);
+    add("GB/s", needs.bytes / best * 1e-9);
+    add("TFLOP/s", needs.flops / best * 1e-12);
+    if (limits_.bytes_per_second > 0 && limits_.flops_per_second > 0) {
+      const double least =
+          std::max(needs.bytes / limits_.bytes_per_second, needs.flops / limits_.flops_per_second);
+      add("roofline_ms", least * 1e3);
+      add("share_of_roofline", least / best);
+    }
+    report_.Add(finding);
     return absl::OkStatus();
   }
 
+  const GpuBackend& backend_;
   const ModelConfig config_;
   const bool smoke_;
   Report& report_;
-  std::unique_ptr<Device> device_;
-  ModelWeights weights_;
-  std::unique_ptr<Communicator> comm_;
-  std::unique_ptr<KvCache> cache_;
+  gpu::DeviceLimits limits_;
+  std::unique_ptr<Loaded> loaded_;
 };
 
-int Run(bool emulated, bool smoke, const std::string& json_path) {
-  Report report;
-  absl::StatusOr<const GpuBackend*> backend = &EmulatedBackend();
-  if (!emulated) backend = CudaBackend();
-  absl::Status status = backend.status();
-  if (status.ok()) status = Bench(smoke ? TinyShape() : LargeShape(), smoke, report).Run(**backend);
-  if (!status.ok()) report.Failed("step", std::string(status.message()));
-  if (!json_path.empty()) std::ofstream(json_path) << report.Json();
+// The kind of GPU for which this was built.
+absl::StatusOr<const GpuBackend*> Backend() {
+#ifdef __CUDACC__
+  return CudaBackend();
+#else
+  return &EmulatedBackend();
+#endif
+}
+
+int Run(bool smoke, const std::string& json_path) {
+  Report report(json_path);
+  if (absl::StatusOr<const GpuBackend*> backend = Backend(); backend.ok()) {
+    Bench(**backend, smoke, report).Run();
+  } else {
+    report.Failed({"device", {}}, std::string(backend.status().message()));
+  }
   return report.failures() == 0 ? 0 : 1;
 }
 
@@ -223,23 +300,16 @@ int Run(bool emulated, bool smoke, const std::string& json_path) {
 
 int main(int argc, char** argv) {
   bool smoke = false;
-  bool emulated = false;
   std::string json_path;
   for (int i = 1; i < argc; ++i) {
-    const std::string argument = argv[i];
-    const std::string value = i + 1 < argc ? argv[i + 1] : "";
-    if (argument == "--smoke") {
+    if (std::strcmp(argv[i], "--smoke") == 0) {
       smoke = true;
-    } else if (argument == "--device" && (value == "cuda" || value == "emulated")) {
-      emulated = argv[++i] == std::string("emulated");
-    } else if (argument == "--json" && !value.empty()) {
+    } else if (std::strcmp(argv[i], "--json") == 0 && i + 1 < argc) {
       json_path = argv[++i];
     } else {
-      std::fprintf(stderr,
-                   "bench_step: '%s', allowed: --device cuda|emulated, --smoke, --json FILE\n",
-                   argv[i]);
+      std::fprintf(stderr, "bench_step: '%s', allowed: --smoke, --json FILE\n", argv[i]);
       return 2;
     }
   }
-  return kvern::Run(emulated, smoke, json_path);
+  return kvern::Run(smoke, json_path);
 }

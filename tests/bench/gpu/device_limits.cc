@@ -111,13 +111,13 @@ DeviceLimits MeasureLimits(bool smoke, Report& report) {
     limits.bytes_per_second = *rate;
     report.Add({"copy", {{"GB/s", Number(*rate * 1e-9)}}});
   } else {
-    report.Failed("copy", std::string(rate.status().message()));
+    report.Failed({"copy", {}}, std::string(rate.status().message()));
   }
   if (absl::StatusOr<double> rate = ProductRate(smoke); rate.ok()) {
     limits.flops_per_second = *rate;
     report.Add({"product", {{"TFLOP/s", Number(*rate * 1e-12)}}});
   } else {
-    report.Failed("product", std::string(rate.status().message()));
+    report.Failed({"product", {}}, std::string(rate.status().message()));
   }
   return limits;
 }

@@ -1,7 +1,8 @@
-// What bench_gpu found: lines for people as they come, JSON at the end.
+// What a bench found, as it comes: lines for people, and JSON, an object a line.
 #pragma once
 
 #include <cstdio>
+#include <fstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -33,35 +34,36 @@ inline std::string Number(double value) {
 
 class Report {
  public:
-  void Add(Finding finding) {
+  // json_path: empty for lines only.
+  explicit Report(const std::string& json_path) {
+    if (json_path.empty()) return;
+    json_.open(json_path);
+    if (!json_.is_open()) Failed({"report", {}}, "cannot write " + json_path);
+  }
+
+  // Whatever ends the program later, this has been said.
+  void Add(const Finding& finding) {
     std::string line = finding.bench;
-    for (const auto& [name, value] : finding.values) absl::StrAppend(&line, "  ", name, "=", value);
+    std::string json = "{\"bench\": " + Text(finding.bench);
+    for (const auto& [name, value] : finding.values) {
+      absl::StrAppend(&line, "  ", name, "=", value);
+      absl::StrAppend(&json, ", ", Text(name), ": ", value);
+    }
     std::printf("%s\n", line.c_str());
     std::fflush(stdout);
-    findings_.push_back(std::move(finding));
+    if (json_.is_open()) json_ << json + "}\n" << std::flush;
   }
-  // A part that did not work: the others still count.
-  void Failed(const std::string& bench, const std::string& why) {
+  // A part that did not work, with what it was given: the others still count.
+  void Failed(Finding part, const std::string& why) {
     ++failures_;
-    Add({bench, {{"error", Text(why)}}});
+    part.values.emplace_back("error", Text(why));
+    Add(part);
   }
 
   int failures() const { return failures_; }
 
-  std::string Json() const {
-    std::string json = "[";
-    for (const Finding& finding : findings_) {
-      absl::StrAppend(&json, json.size() > 1 ? ",\n " : "\n ", "{\"bench\": ", Text(finding.bench));
-      for (const auto& [name, value] : finding.values) {
-        absl::StrAppend(&json, ", ", Text(name), ": ", value);
-      }
-      absl::StrAppend(&json, "}");
-    }
-    return json + "\n]\n";
-  }
-
  private:
-  std::vector<Finding> findings_;
+  std::ofstream json_;
   int failures_ = 0;
 };
 

@@ -87,7 +87,7 @@ absl::Status BenchCandidates(int32_t rows, int32_t columns, bool smoke, const De
 
 void BenchRows(bool smoke, const DeviceLimits& limits, Report& report) {
   const auto note = [&](const char* bench, const absl::Status& status) {
-    if (!status.ok()) report.Failed(bench, std::string(status.message()));
+    if (!status.ok()) report.Failed({bench, {}}, std::string(status.message()));
   };
   const std::vector<int32_t> row_counts =
       smoke ? std::vector<int32_t>{2} : std::vector<int32_t>{1, 64, 2048};
