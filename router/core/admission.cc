@@ -148,7 +148,9 @@ Refusal RouterImpl::CheckQuota(Tenant& tenant, uint64_t need) {
                   absl::StrCat("this tenant has used its ", tenant.config.block_seconds_per_minute,
                                " KV-block-seconds per minute"),
                   {}};
-  refusal.details.retry_after_ms = Jittered(debt);
+  // Exactly known, so not a moment earlier; those who were refused do not return together.
+  auto ms = static_cast<uint64_t>(debt / kMillisecond) + 1;
+  refusal.details.retry_after_ms = ms + rng_.Below(ms / 10 + 1);
   return refusal;
 }
 
@@ -191,7 +193,6 @@ void RouterImpl::Enqueue(Request& request, TokenIds ids) {
   dispatch_due_ = true;
   ++counters_.accepted;
   ++request.tenant->accepted;
-  counters_.prompt_tokens += request.prompt_tokens;
   SendToClient(request.client, Accepted{request.id, request.sampling.seed, request.prompt_tokens,
                                         CreditOf(*request.tenant)});
 }

@@ -266,6 +266,7 @@ Usage RouterImpl::UsageOf(const Request& request) const {
 
 void RouterImpl::GotToken(Group& group, Request& request) {
   request.got_token = true;
+  counters_.prompt_tokens += request.prompt_tokens;
   dispatch_due_ = dispatch_due_ || group.breaker.open();  // it closes: what waited for that may go
   group.breaker.FirstToken();
   group.unanswered.GotToken(request.prompt_tokens, request.n);

@@ -167,7 +167,7 @@ struct GroupStatus {
   uint64_t recomputed_tokens = 0;
   Duration report_age = 0;
   std::vector<Join> ranks;    // as they joined, by rank
-  std::vector<RankAge> ages;  // as last reported
+  std::vector<RankAge> ages;  // of the last step, by now
 };
 struct RouterCounters {
   uint64_t accepted = 0;

@@ -26,6 +26,9 @@ GroupStatus RouterImpl::StatusOf(Group& group, Time now) const {
   status.running = static_cast<uint32_t>(group.running.size());
   status.report_age = now - group.last_report;
   status.ages = group.report.ages;
+  for (RankAge& age : status.ages) {  // a group that hangs reports no more
+    age.step_age_ms += static_cast<uint64_t>(status.report_age / kMillisecond);
+  }
   return status;
 }
 

@@ -46,10 +46,20 @@ void AddGroups(MetricsText& page, const RouterStatus& status) {
   }
   for (const GroupStatus& group : status.groups) {
     for (const RankAge& age : group.ages) {
-      page.Gauge("kvern_step_age_seconds", "Age of each rank's last step, as last reported.",
+      page.Gauge("kvern_step_age_seconds", "Time since each rank's last step or keep-alive.",
                  {{"group", group.name}, {"rank", absl::StrCat(age.rank)}},
                  static_cast<double>(age.step_age_ms) / 1000);
     }
+  }
+}
+
+// Not those that their clients cancelled, or were cancelled for their clients' sake: they have an
+// outcome of their own.
+template <typename Add>  // (const char* reason, uint64_t count)
+void ForEachRefusal(const std::vector<uint64_t>& errors, Add add) {
+  for (size_t i = 1; i < errors.size(); ++i) {
+    auto code = static_cast<ErrorCode>(i);
+    if (code != ErrorCode::kCancelled) add(std::string(ErrorCodeName(code)).c_str(), errors[i]);
   }
 }
 
@@ -59,16 +69,16 @@ void AddRequests(MetricsText& page, const RouterCounters& counters) {
                  static_cast<double>(count));
   };
   uint64_t errors = 0;
-  for (uint64_t count : counters.errors) errors += count;
+  ForEachRefusal(counters.errors, [&](const char*, uint64_t count) { errors += count; });
   outcome("accepted", counters.accepted);
   outcome("completed", counters.completed);
   outcome("cancelled", counters.cancelled);
   outcome("error", errors);
-  for (size_t code = 1; code < counters.errors.size(); ++code) {
-    page.Counter("kvern_refused_total", "Requests that ended with an error, by its code.",
-                 {{"reason", std::string(ErrorCodeName(static_cast<ErrorCode>(code)))}},
-                 static_cast<double>(counters.errors[code]));
-  }
+  ForEachRefusal(counters.errors, [&](const char* reason, uint64_t count) {
+    page.Counter("kvern_refused_total",
+                 "Requests that were refused, or ended with an error, by its code.",
+                 {{"reason", reason}}, static_cast<double>(count));
+  });
   page.Counter("kvern_stale_runs_total", "Token runs dropped for their epoch or position.", {},
                static_cast<double>(counters.stale_runs));
   page.Counter("kvern_slow_readers_total", "Streams cancelled because nobody read them.", {},
@@ -88,13 +98,11 @@ void AddTenants(MetricsText& page, const std::vector<TenantStatus>& tenants) {
     outcome("completed", tenant.completed);
   }
   for (const TenantStatus& tenant : tenants) {
-    for (size_t code = 1; code < tenant.errors.size(); ++code) {
+    ForEachRefusal(tenant.errors, [&](const char* reason, uint64_t count) {
       page.Counter("kvern_tenant_refused_total",
-                   "Requests that ended with an error, by tenant and code.",
-                   {{"tenant", tenant.name},
-                    {"reason", std::string(ErrorCodeName(static_cast<ErrorCode>(code)))}},
-                   static_cast<double>(tenant.errors[code]));
-    }
+                   "Requests that were refused, or ended with an error, by tenant and code.",
+                   {{"tenant", tenant.name}, {"reason", reason}}, static_cast<double>(count));
+    });
   }
   for (const TenantStatus& tenant : tenants) {
     page.Counter("kvern_tenant_service_total",
@@ -146,7 +154,8 @@ void AddVllm(MetricsText& page, const StatusSnapshot& snapshot) {
              static_cast<double>(running));
   page.Gauge("vllm:num_requests_waiting", "Requests that wait to be executed.", labels,
              static_cast<double>(snapshot.status.queue_entries));
-  page.Counter("vllm:prompt_tokens_total", "Prompt tokens processed.", labels,
+  page.Counter("vllm:prompt_tokens_total",
+               "Prompt tokens processed: of requests with a first token.", labels,
                static_cast<double>(snapshot.status.counters.prompt_tokens));
   page.Counter("vllm:generation_tokens_total", "Tokens generated.", labels,
                static_cast<double>(snapshot.status.counters.generated_tokens));

@@ -192,7 +192,11 @@ std::string StatusText(const RouterStatus& status) {
     absl::StrAppend(&out, "  group=", group.name, group.live ? " live" : " not live",
                     " total=", group.total_blocks, " reserved=", group.reserved_blocks,
                     " used=", group.used_blocks, " drift=", group.drift_blocks,
-                    " running=", group.running, "\n");
+                    " running=", group.running);
+    for (const RankAge& age : group.ages) {
+      absl::StrAppend(&out, " age=", age.rank, "/", age.step_age_ms);
+    }
+    out += "\n";
   }
   for (double seconds : status.counters.cancel_to_free_seconds) {
     absl::StrAppend(&out, "  cancel_to_free_seconds=", seconds, "\n");

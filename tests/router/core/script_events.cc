@@ -134,6 +134,10 @@ StepReport ParseReport(Words& words) {
   report.used_blocks = words.Number("used", report.reserved_blocks);
   report.step_us = words.Number("step_us");
   report.prefill_tokens = words.Number("prefill");
+  for (const std::string& age : words.All("age")) {
+    std::vector<std::string> parts = Split(age, '/');
+    report.ages.push_back({ToU32(parts.at(0)), std::stoull(parts.at(1))});
+  }
   for (const std::string& run : words.All("run")) report.runs.push_back(ParseRun(run));
   for (const std::string& nack : words.All("nack")) {
     std::vector<std::string> parts = Split(nack, '/');

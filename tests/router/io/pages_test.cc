@@ -136,6 +136,8 @@ TEST(StatusPagesTest, MetricsHaveTheAgreedNames) {
   snapshot.status.kept_bytes = 800;
   snapshot.status.counters.errors.resize(kLastErrorCode + 1);
   snapshot.status.counters.errors[static_cast<size_t>(ErrorCode::kNeverFits)] = 2;
+  snapshot.status.counters.errors[static_cast<size_t>(ErrorCode::kCancelled)] = 4;
+  snapshot.status.counters.cancelled = 5;
   TenantStatus tenant = {"sea\"rch", 12, 11, snapshot.status.counters.errors, 5000, 3, 40};
   snapshot.status.tenants = {tenant, {}};
   snapshot.status.counters.cancel_to_free_seconds = {0.002};
@@ -152,6 +154,7 @@ TEST(StatusPagesTest, MetricsHaveTheAgreedNames) {
         "kvern_kv_ledger_drift_blocks{group=\"a\"} -2",
         "kvern_requests_total{outcome=\"completed\"} 9",
         "kvern_requests_total{outcome=\"error\"} 2",
+        "kvern_requests_total{outcome=\"cancelled\"} 5",
         "kvern_refused_total{reason=\"never_fits\"} 2",
         "kvern_tenant_requests_total{tenant=\"sea\\\"rch\",outcome=\"accepted\"} 12",
         "kvern_tenant_requests_total{tenant=\"\",outcome=\"completed\"} 0",
@@ -171,6 +174,7 @@ TEST(StatusPagesTest, MetricsHaveTheAgreedNames) {
         "vllm:num_requests_running{model_name=\"tiny\"} 3"}) {
     EXPECT_THAT(page.body, HasSubstr(std::string(line) + "\n"));
   }
+  EXPECT_THAT(page.body, Not(HasSubstr("reason=\"cancelled\"")));
 }
 
 TEST(StartupTableTest, SaysWhatFits) {
