@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "cluster/base/threads.h"
 #include "worker/comm/local.h"
 
 namespace kvern {
@@ -23,10 +24,12 @@ absl::StatusOr<std::unique_ptr<LocalGroup>> LocalGroup::Open(
       new LocalGroup(std::move(checkpoint), config, std::move(sink), std::move(ended)));
   std::vector<std::unique_ptr<Communicator>> comms = NewLocalGroup(static_cast<int>(config.world));
   for (size_t rank = 0; rank < config.world; ++rank) {
-    group->threads_.emplace_back(
-        [self = group.get(), rank, comm = std::move(comms[rank])]() mutable {
+    KVERN_ASSIGN_OR_RETURN(
+        std::thread thread,
+        StartThread([self = group.get(), rank, comm = std::move(comms[rank])]() mutable {
           self->RunRank(rank, std::move(comm));
-        });
+        }));
+    group->threads_.push_back(std::move(thread));
   }
   KVERN_RETURN_IF_ERROR(group->AwaitAllOpened());
   return group;

@@ -1,11 +1,14 @@
 #include "worker/device/cpu/thread_pool.h"
 
+#include <pthread.h>
+
 #include <numeric>
 #include <thread>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "worker/device/cpu/cpu_device.h"
 
 namespace kvern {
 namespace {
@@ -83,6 +86,25 @@ TEST(ThreadPoolTest, PoolsOfSeveralOwnersWorkSideBySide) {
   }
   for (std::thread& owner : owners) owner.join();
   EXPECT_THAT(sums, testing::Each(1200));
+}
+
+TEST(ThreadPoolTest, ThreadsThatTheSystemRefusesAreMissedByName) {
+  // No thread's stack finds room from here on.
+  pthread_attr_t usual;
+  ASSERT_EQ(pthread_getattr_default_np(&usual), 0);
+  pthread_attr_t huge = usual;
+  ASSERT_EQ(pthread_attr_setstacksize(&huge, size_t{1} << 47), 0);
+  ASSERT_EQ(pthread_setattr_default_np(&huge), 0);
+  ThreadPool pool(1024);
+  const absl::Status device = NewCpuDevice({.threads = 3}).status();
+  ASSERT_EQ(pthread_setattr_default_np(&usual), 0);
+  pthread_attr_destroy(&usual);
+  EXPECT_TRUE(absl::IsResourceExhausted(pool.status())) << pool.status();
+  EXPECT_THAT(pool.status().message(), testing::HasSubstr("threads: 1024, only 1 can be had"));
+  int runs = 0;
+  pool.RunOnAll([&](int) { ++runs; });
+  EXPECT_EQ(runs, 1);
+  EXPECT_THAT(device.message(), testing::HasSubstr("threads: 3, only 1 can be had"));
 }
 
 TEST(ThreadPoolTest, DestructionWithoutWorkJoins) {

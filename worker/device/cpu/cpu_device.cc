@@ -43,6 +43,7 @@ class CpuDevice final : public Device {
  public:
   CpuDevice(cpu::Isa isa, int threads) : isa_(isa), pool_(threads), ops_(isa, pool_) {}
 
+  const absl::Status& status() const { return pool_.status(); }
   std::string name() const override { return "cpu"; }
   std::string description() const override {
     return absl::StrCat(cpu::IsaName(isa_), ", ", pool_.threads(),
@@ -144,7 +145,9 @@ absl::StatusOr<std::unique_ptr<Device>> NewCpuDevice(const CpuDeviceConfig& conf
     return InvalidArgument("threads: ", config.threads, " is out of [1, ", kMaxThreads, "]");
   }
   KVERN_ASSIGN_OR_RETURN(const cpu::Isa isa, ParseIsa(config.isa));
-  return std::unique_ptr<Device>(new CpuDevice(isa, config.threads));
+  auto device = std::make_unique<CpuDevice>(isa, config.threads);
+  KVERN_RETURN_IF_ERROR(device->status());
+  return device;
 }
 
 }  // namespace kvern

@@ -14,6 +14,7 @@ struct CpuDeviceConfig {
 };
 
 // InvalidArgument names the field: an unknown isa, one this CPU lacks, threads out of [1, 1024].
+// ResourceExhausted when the system does not give as many threads.
 absl::StatusOr<std::unique_ptr<Device>> NewCpuDevice(const CpuDeviceConfig& config);
 
 }  // namespace kvern

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "cluster/base/check.h"
+#include "cluster/base/threads.h"
 
 namespace kvern {
 namespace {
@@ -24,7 +25,15 @@ void Pause() { __builtin_ia32_pause(); }
 ThreadPool::ThreadPool(int threads) : spins_(SpinsFor(threads)) {
   KVERN_CHECK_GE(threads, 1);
   workers_.reserve(static_cast<size_t>(threads) - 1);
-  for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { Work(i); });
+  for (int i = 1; i < threads; ++i) {
+    absl::StatusOr<std::thread> worker = StartThread([this, i] { Work(i); });
+    if (!worker.ok()) {
+      status_ = ResourceExhausted("threads: ", threads, ", only ", i,
+                                  " can be had: ", worker.status().message());
+      return;
+    }
+    workers_.push_back(*std::move(worker));
+  }
 }
 
 ThreadPool::~ThreadPool() {

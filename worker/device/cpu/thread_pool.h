@@ -8,17 +8,23 @@
 #include <thread>
 #include <vector>
 
+#include "cluster/base/status.h"
+
 namespace kvern {
 
 // All calls from one thread, the owner's, which takes part in the work as thread 0. Several pools
 // may live in one process. Idle workers spin a little, then sleep.
 class ThreadPool {
  public:
-  // REQUIRES: threads >= 1. Starts threads - 1 workers.
+  // REQUIRES: threads >= 1. Starts threads - 1 workers, or as many as the system gives: see
+  // status().
   explicit ThreadPool(int threads);
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
   ~ThreadPool();
+
+  // OK, or why there are fewer threads than asked for.
+  const absl::Status& status() const { return status_; }
 
   int threads() const { return static_cast<int>(workers_.size()) + 1; }
 
@@ -42,6 +48,7 @@ class ThreadPool {
   alignas(64) std::atomic<uint32_t> round_{0};    // Changes with each RunOnAll.
   alignas(64) std::atomic<uint32_t> working_{0};  // Workers that have not finished the round.
   std::vector<std::thread> workers_;
+  absl::Status status_;
 };
 
 }  // namespace kvern

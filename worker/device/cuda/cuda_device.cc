@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "cluster/base/check.h"
+#include "cluster/base/threads.h"
 #include "worker/device/cuda/cuda_matrix.h"
 
 #define KVERN_TEXT_OF(name) #name
@@ -144,7 +145,11 @@ void CudaDevice::ParallelFor(int64_t count, const std::function<void(int64_t)>& 
     for (int64_t i = next++; i < count; i = next++) body(i);
   };
   std::vector<std::thread> helpers;
-  for (int i = 1; i < host_threads_ && i < count; ++i) helpers.emplace_back(work);
+  for (int i = 1; i < host_threads_ && i < count; ++i) {
+    absl::StatusOr<std::thread> helper = StartThread(work);
+    if (!helper.ok()) break;  // The others do it all.
+    helpers.push_back(*std::move(helper));
+  }
   work();
   for (std::thread& helper : helpers) helper.join();
 }
