@@ -5,7 +5,9 @@
 #include <utility>
 
 #include "cluster/base/clock.h"
+#include "cluster/base/machine.h"
 #include "cluster/base/rng.h"
+#include "cluster/capacity/kv_budget.h"
 #include "worker/device/cpu/cpu_device.h"
 #include "worker/device/ops.h"
 #include "worker/engine/leader_loop.h"
@@ -86,6 +88,7 @@ absl::Status Rank::Allocate(const Checkpoint& checkpoint) {
     });
   };
   if (!device_->host_memory()) KVERN_RETURN_IF_ERROR(allocate_kv());
+  if (device_->host_memory()) KVERN_RETURN_IF_ERROR(CheckHostMemory());
   KVERN_RETURN_IF_ERROR(Timed(join_, "weights", weights.fill));
   if (device_->host_memory()) KVERN_RETURN_IF_ERROR(allocate_kv());
   executor_ =
@@ -115,10 +118,14 @@ absl::Status Rank::PlanShard(const Checkpoint& checkpoint, PlannedWeights& plann
                            model_.max_seq_len);
   }
   KVERN_RETURN_IF_ERROR(OpenDevice());
+  KVERN_RETURN_IF_ERROR(BoundKv());
+  // No sequence is longer than all blocks together, whatever the model claims.
+  const auto longest = static_cast<uint32_t>(std::min<uint64_t>(
+      config_.max_seq_len, static_cast<uint64_t>(kv_shape_.num_blocks) * kBlockSize));
   device_->BeginLayout();
-  KVERN_ASSIGN_OR_RETURN(
-      planned, PlanWeights(checkpoint, config_.weights, static_cast<int>(config_.rank),
-                           static_cast<int>(config_.world), config_.max_seq_len, *device_));
+  KVERN_ASSIGN_OR_RETURN(planned,
+                         PlanWeights(checkpoint, config_.weights, static_cast<int>(config_.rank),
+                                     static_cast<int>(config_.world), longest, *device_));
   weights_ = std::move(planned.weights);
   join_.weights_bytes = weights_->bytes();
   return absl::OkStatus();
@@ -135,13 +142,8 @@ absl::StatusOr<uint64_t> Rank::KvMemory() {
       join_.workspace_bytes, "), of which ", kept, " are to stay free"));
 }
 
-absl::Status Rank::AllocateKv() {
-  KvCacheShape shape;
-  shape.num_layers = model_.num_layers;
-  shape.kv_heads = weights_->shard.kv_heads.size();
-  shape.head_dim = model_.head_dim;
-  shape.dtype = config_.kv_dtype;
-  uint64_t block_bytes = shape.BlockBytes();
+absl::StatusOr<uint64_t> Rank::KvBlocks(const KvCacheShape& shape) {
+  const uint64_t block_bytes = shape.BlockBytes();
   uint64_t blocks = config_.kv_blocks;
   if (blocks == 0) {
     KVERN_ASSIGN_OR_RETURN(const uint64_t bytes, KvMemory());
@@ -150,11 +152,41 @@ absl::Status Rank::AllocateKv() {
       return InvalidArgument("KV memory is ", bytes, " bytes, one block takes ", block_bytes);
     }
   }
-  blocks = std::min<uint64_t>(blocks, std::numeric_limits<BlockId>::max());
-  shape.num_blocks = static_cast<int64_t>(blocks);
+  return std::min<uint64_t>(blocks, std::numeric_limits<BlockId>::max());
+}
+
+// Before anything takes memory: no fewer blocks than there will be, as the rope tables are made for
+// what fits into them.
+absl::Status Rank::BoundKv() {
+  KVERN_ASSIGN_OR_RETURN(const std::vector<ShardRange> kv_heads,
+                         SplitKvHeads(model_.num_kv_heads, config_.world));
+  kv_shape_.num_layers = model_.num_layers;
+  kv_shape_.kv_heads = kv_heads[config_.rank].size();
+  kv_shape_.head_dim = model_.head_dim;
+  kv_shape_.dtype = config_.kv_dtype;
+  KVERN_ASSIGN_OR_RETURN(const uint64_t blocks, KvBlocks(kv_shape_));
+  kv_shape_.num_blocks = static_cast<int64_t>(blocks);
+  return absl::OkStatus();
+}
+
+// The system promises more than it has, and ends a process that takes it at its word.
+absl::Status Rank::CheckHostMemory() const {
+  const uint64_t available = AvailableMemory();
+  if (join_.weights_bytes + join_.workspace_bytes <= available) return absl::OkStatus();
+  return ResourceExhausted("weights of ", join_.weights_bytes, " bytes (", weights_->rope_bytes(),
+                           " of them for ", weights_->max_seq_len,
+                           " positions of max_seq_len) and workspace of ", join_.workspace_bytes,
+                           "; only ", available, " bytes of memory are available");
+}
+
+absl::Status Rank::AllocateKv() {
+  KvCacheShape shape = kv_shape_;
+  KVERN_ASSIGN_OR_RETURN(const uint64_t blocks, KvBlocks(shape));
+  // A GPU that another process has left meanwhile has room for more than the rope tables.
+  shape.num_blocks = std::min(shape.num_blocks, static_cast<int64_t>(blocks));
   KVERN_ASSIGN_OR_RETURN(cache_, device_->NewKvCache(shape));
-  join_.kv_blocks = blocks;
-  join_.bytes_per_token = block_bytes / kBlockSize;
+  join_.kv_blocks = static_cast<uint64_t>(shape.num_blocks);
+  join_.bytes_per_token = shape.BlockBytes() / kBlockSize;
   return absl::OkStatus();
 }
 

@@ -84,6 +84,10 @@ class Rank {
   absl::Status OpenDevice();
   absl::Status PlanShard(const Checkpoint& checkpoint, PlannedWeights& planned);
   absl::StatusOr<uint64_t> KvMemory();
+  // Of `shape`, but for its blocks: as many as options and memory allow.
+  absl::StatusOr<uint64_t> KvBlocks(const KvCacheShape& shape);
+  absl::Status BoundKv();
+  absl::Status CheckHostMemory() const;
   absl::Status AllocateKv();
   absl::Status AllocateWorkspace();
   absl::Status WarmUp();
@@ -96,6 +100,7 @@ class Rank {
   DeferredCommunicator comm_;         // ends before its device
   std::unique_ptr<Buffer> gathered_;  // for the communicator
   std::unique_ptr<ModelWeights> weights_;
+  KvCacheShape kv_shape_;  // its blocks: at most so many
   std::unique_ptr<KvCache> cache_;
   std::unique_ptr<Decoder> decoder_;
   std::unique_ptr<Sampler> sampler_;

@@ -190,6 +190,9 @@ absl::Status Decoder::Impl::Prepare(const BatchLayout& layout) {
   auto logit_rows = static_cast<int64_t>(layout.logit_rows.size());
   KVERN_CHECK(tokens >= 1 && tokens <= limits_.max_tokens) << tokens;
   KVERN_CHECK_LE(logit_rows, limits_.max_logit_rows);
+  for (const BatchSequence& sequence : layout.sequences) {
+    KVERN_CHECK_LE(sequence.start + sequence.count, int64_t{weights_.max_seq_len});
+  }
   prepared_ = {tokens, logit_rows, RowsOfGraph(layout)};
   return batch_->Load(layout, prepared_.padded);
 }

@@ -38,4 +38,31 @@ void FillRopeRow(const std::vector<double>& frequencies, uint32_t position, floa
   }
 }
 
+RopeRuns::RopeRuns(const std::vector<double>& frequencies) : frequencies_(frequencies) {
+  for (uint32_t position = 0; position < kRun; ++position) {
+    for (double frequency : frequencies_) {
+      cos_.push_back(std::cos(frequency * position));
+      sin_.push_back(std::sin(frequency * position));
+    }
+  }
+}
+
+void RopeRuns::Fill(uint32_t first, uint32_t count, float* cos, float* sin) const {
+  const size_t half = frequencies_.size();
+  std::vector<double> first_cos;
+  std::vector<double> first_sin;
+  for (double frequency : frequencies_) {
+    first_cos.push_back(std::cos(frequency * first));
+    first_sin.push_back(std::sin(frequency * first));
+  }
+  for (size_t at = 0, end = count * half; at < end; at += half) {
+    for (size_t i = 0; i < half; ++i) {
+      const double c = cos_[at + i];
+      const double s = sin_[at + i];
+      cos[at + i] = static_cast<float>(first_cos[i] * c - first_sin[i] * s);
+      sin[at + i] = static_cast<float>(first_sin[i] * c + first_cos[i] * s);
+    }
+  }
+}
+
 }  // namespace kvern

@@ -153,28 +153,41 @@ absl::Status Loader::PlanLayer(uint32_t layer, LayerWeights& out) {
 }
 
 absl::Status Loader::PlanRope() {
-  const size_t bytes = weights_.max_seq_len * (config().head_dim / 2) * sizeof(float);
-  KVERN_ASSIGN_OR_RETURN(weights_.rope_cos, device_.Allocate(bytes));
-  KVERN_ASSIGN_OR_RETURN(weights_.rope_sin, device_.Allocate(bytes));
+  const size_t bytes = size_t{weights_.max_seq_len} * (config().head_dim / 2) * sizeof(float);
+  for (std::unique_ptr<Buffer>* table : {&weights_.rope_cos, &weights_.rope_sin}) {
+    absl::StatusOr<std::unique_ptr<Buffer>> made = device_.Allocate(bytes);
+    if (!made.ok()) {
+      return absl::Status(made.status().code(),
+                          absl::StrCat("rope table of ", weights_.max_seq_len,
+                                       " positions (max_seq_len or KV memory bounds it): ",
+                                       made.status().message()));
+    }
+    *table = *std::move(made);
+  }
   return absl::OkStatus();
 }
 
 absl::Status Loader::FillRope() {
-  std::vector<double> frequencies = RopeFrequencies(config().rope, config().head_dim);
-  size_t half = frequencies.size();
-  std::vector<float> cos(weights_.max_seq_len * half);
-  std::vector<float> sin(weights_.max_seq_len * half);
-  constexpr uint32_t kRows = 256;  // positions of one job
-  device_.ParallelFor((weights_.max_seq_len + kRows - 1) / kRows, [&](int64_t job) {
-    uint32_t first = static_cast<uint32_t>(job) * kRows;
-    uint32_t last = std::min(first + kRows, weights_.max_seq_len);
-    for (uint32_t p = first; p < last; ++p) {
-      FillRopeRow(frequencies, p, cos.data() + p * half, sin.data() + p * half);
-    }
-  });
-  const size_t bytes = cos.size() * sizeof(float);
-  KVERN_RETURN_IF_ERROR(device_.CopyToDevice(weights_.rope_cos->data(), cos.data(), bytes));
-  return device_.CopyToDevice(weights_.rope_sin->data(), sin.data(), bytes);
+  constexpr uint32_t kRun = RopeRuns::kRun;
+  constexpr uint32_t kRows = 32 * kRun;  // positions at a time: the host keeps no whole table
+  const RopeRuns runs(RopeFrequencies(config().rope, config().head_dim));
+  const size_t half = config().head_dim / 2;
+  std::vector<float> cos(std::min(kRows, weights_.max_seq_len) * half);
+  std::vector<float> sin(cos.size());
+  auto* cos_table = static_cast<float*>(weights_.rope_cos->data());
+  auto* sin_table = static_cast<float*>(weights_.rope_sin->data());
+  for (uint32_t first = 0; first < weights_.max_seq_len; first += kRows) {
+    const uint32_t rows = std::min(kRows, weights_.max_seq_len - first);
+    device_.ParallelFor((rows + kRun - 1) / kRun, [&](int64_t job) {
+      const uint32_t row = static_cast<uint32_t>(job) * kRun;
+      runs.Fill(first + row, std::min(kRun, rows - row), cos.data() + row * half,
+                sin.data() + row * half);
+    });
+    const size_t bytes = rows * half * sizeof(float);
+    KVERN_RETURN_IF_ERROR(device_.CopyToDevice(cos_table + first * half, cos.data(), bytes));
+    KVERN_RETURN_IF_ERROR(device_.CopyToDevice(sin_table + first * half, sin.data(), bytes));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Loader::Plan() {
@@ -245,6 +258,8 @@ absl::StatusOr<std::unique_ptr<ModelWeights>> LoadWeights(const Checkpoint& chec
   KVERN_RETURN_IF_ERROR(planned->fill());
   return std::move(planned->weights);
 }
+
+size_t ModelWeights::rope_bytes() const { return rope_cos->bytes() + rope_sin->bytes(); }
 
 size_t ModelWeights::bytes() const {
   size_t total = 0;

@@ -43,10 +43,12 @@ struct ModelWeights {
   std::vector<LayerWeights> layers;
   std::unique_ptr<Buffer> rope_cos;  // float32 [max_seq_len, D / 2]
   std::unique_ptr<Buffer> rope_sin;
-  uint32_t max_seq_len = 0;
+  uint32_t max_seq_len = 0;  // positions of the rope tables, and of block tables
 
   const Matrix& output_matrix() const { return output ? *output : *embedding; }
   size_t bytes() const;  // of everything above, as allocated
+  size_t rope_bytes()
+      const;  // of it, the rope tables: they grow with max_seq_len, not with the file
 };
 
 // Weights whose memory is asked for, and how to read them into it once it is there. The checkpoint
@@ -56,7 +58,8 @@ struct PlannedWeights {
   std::function<absl::Status()> fill;  // call once, while `weights` lives
 };
 
-// Of rank `rank` of `world`. `max_seq_len` bounds the rope table (at most the model's).
+// Of rank `rank` of `world`. `max_seq_len`: of the longest sequence that the rank will compute (at
+// most the model's); the rope tables have no more positions.
 absl::StatusOr<PlannedWeights> PlanWeights(const Checkpoint& checkpoint, WeightChoice choice,
                                            int rank, int world, uint32_t max_seq_len,
                                            Device& device);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
+#include "cluster/base/machine.h"
 #include "tests/schemas/files/model_builder.h"
 #include "tests/worker/engine/group_runs.h"
 #include "tests/worker/engine/message_box.h"
@@ -117,7 +118,8 @@ RankConfig SmallRank(const GpuBackend* gpu = nullptr) {
 }
 
 // How many tokens a request of 20 and 4 more is answered with; or why the model was refused.
-absl::StatusOr<size_t> Answered(std::shared_ptr<const Checkpoint> model, const RankConfig& config) {
+absl::StatusOr<size_t> Answered(std::shared_ptr<const Checkpoint> model, const RankConfig& config,
+                                std::vector<Join>* joins = nullptr) {
   MessageBox box;
   absl::Status end;
   Tokens prompt = Prompt(20, 1);
@@ -126,8 +128,12 @@ absl::StatusOr<size_t> Answered(std::shared_ptr<const Checkpoint> model, const R
       auto group,
       LocalGroup::Open(
           std::move(model), config, [&](WorkerToRouter message) { box.Put(std::move(message)); },
-          [&](absl::Status status) { end = std::move(status); }));
-  group->Start(GroupStart{1, 5, config.kv_blocks, "", 10000, group->joins()[0].comm_id});
+          [&](absl::Status status) {
+            end = std::move(status);
+            box.Put(Leave{});  // of a group that failed
+          }));
+  if (joins != nullptr) *joins = group->joins();
+  group->Start(GroupStart{1, 5, group->joins()[0].kv_blocks, "", 10000, group->joins()[0].comm_id});
   group->Push(Commands{5, 1, {NewRequest(1, std::move(prompt), 4, 0.9f)}, {}, true});
   size_t tokens = 0;
   while (true) {
@@ -154,6 +160,49 @@ TEST(OddModels, TooManyQueryHeadsForOneKvHeadAreRefused) {
     EXPECT_THAT(on_gpu.message(), HasSubstr("128 query heads on 1 KV heads"));
     EXPECT_THAT(on_gpu.message(), HasSubstr("at most 16 query heads per KV head"));
   }
+}
+
+// The rope tables of all positions would take 17 GB.
+TEST(OddModels, PositionsThatNoBlockCanHoldTakeNoMemory) {
+  const auto model = Gguf({.head_dim = 256, .max_seq_len = 1u << 24});
+  std::vector<Join> joins;
+  ASSERT_EQ(Answered(model, SmallRank(), &joins).value_or(0), 4u);
+  EXPECT_EQ(joins[0].max_seq_len, 1u << 24);
+  EXPECT_LT(joins[0].weights_bytes, 1u << 20);
+  RankConfig config = SmallRank();
+  config.kv_blocks = 0;
+  config.kv_memory_bytes = 1 << 20;
+  ASSERT_EQ(Answered(model, config, &joins).value_or(0), 4u);
+  EXPECT_EQ(joins[0].kv_blocks, 32u);
+  EXPECT_LT(joins[0].weights_bytes, 1u << 21);
+}
+
+TEST(OddModels, AGpusBlockTablesAndRopeFollowItsBlocks) {
+  const auto model = Gguf({.head_dim = 128, .max_seq_len = 1u << 24});
+  std::vector<Join> joins;
+  ASSERT_EQ(Answered(model, SmallRank(&EmulatedBackend()), &joins).value_or(0), 4u);
+  EXPECT_LT(joins[0].weights_bytes, 1u << 20);
+  EXPECT_LT(joins[0].workspace_bytes, 64u << 20);  // 16 tables of 2^20 blocks are 64 MiB
+}
+
+TEST(OddModels, AHostRefusesWhatItHasNoMemoryFor) {
+  const Sizes sizes{
+      .head_dim = 256, .hidden = 1, .intermediate = 1u << 18, .max_seq_len = 1u << 24};
+  const auto model = Gguf(sizes);
+  RankConfig config = SmallRank();
+  // The workspace alone fits, and so do the rope tables, but not both.
+  const uint64_t row_bytes = uint64_t{3} * sizes.intermediate * sizeof(float);
+  const uint64_t rows = AvailableMemory() / 20 * 19 / row_bytes;
+  if (rows > UINT32_MAX) GTEST_SKIP() << "this machine has memory for anything";
+  config.max_batch_tokens = static_cast<uint32_t>(rows);
+  config.kv_blocks = 1u << 20;
+  const absl::Status status = Answered(model, config).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_THAT(status.message(), HasSubstr("(17179869184 of them for 16777216 positions"));
+  EXPECT_THAT(status.message(), HasSubstr("bytes of memory are available"));
+  // More than any machine has is refused as well, by the system.
+  config.max_batch_tokens = UINT32_MAX;
+  EXPECT_TRUE(absl::IsResourceExhausted(Answered(model, config).status()));
 }
 
 TEST(OddModels, WhatIsLoadedAnswers) {

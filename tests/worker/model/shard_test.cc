@@ -135,6 +135,32 @@ TEST(RopeTest, PlainFrequenciesAndRotation) {
   EXPECT_FLOAT_EQ(sin[1], 0.0299955f);
 }
 
+TEST(RopeTest, RunsAreTheRowsOrTheFloatsBesideThem) {
+  RopeConfig config;
+  config.theta = 500000;
+  const std::vector<double> frequencies = RopeFrequencies(config, 128);
+  const RopeRuns runs(frequencies);
+  std::vector<float> cos(RopeRuns::kRun * 64), sin(RopeRuns::kRun * 64);
+  std::vector<float> row_cos(64), row_sin(64);
+  size_t others = 0;
+  const uint32_t firsts[] = {0, 256, 131072 - 256, (1u << 24) - 256};
+  for (uint32_t first : firsts) {
+    runs.Fill(first, RopeRuns::kRun, cos.data(), sin.data());
+    for (uint32_t row = 0; row < RopeRuns::kRun; ++row) {
+      FillRopeRow(frequencies, first + row, row_cos.data(), row_sin.data());
+      for (size_t i = 0; i < 64; ++i) {
+        // Near 0 the float's own steps are finer than the angle's rounding.
+        ASSERT_NEAR(cos[row * 64 + i], row_cos[i], 6e-8) << "position " << first + row;
+        ASSERT_NEAR(sin[row * 64 + i], row_sin[i], 6e-8) << "position " << first + row;
+        const bool same = cos[row * 64 + i] == row_cos[i] && sin[row * 64 + i] == row_sin[i];
+        if (!same) ++others;
+        ASSERT_TRUE(same || first > 0) << "position " << row;
+      }
+    }
+  }
+  EXPECT_LT(others, std::size(firsts) * 64 * RopeRuns::kRun / 20);
+}
+
 TEST(RopeTest, Llama3KeepsShortWavesAndSlowsLongOnes) {
   RopeConfig plain;
   plain.theta = 500000;
