@@ -29,10 +29,12 @@ PinnedMemory& Pinned() {
   return *pinned;
 }
 
+// Not std::aligned_alloc, whose sizes are whole multiples of the alignment: AddressSanitizer would
+// take what is added for memory that was asked for.
 char* NewMemory(size_t bytes) {
-  if (bytes > SIZE_MAX / 2) return nullptr;
-  void* memory = std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
-  if (memory != nullptr) std::memset(memory, 0xff, std::min(bytes, kPoisonBytes));
+  void* memory = nullptr;
+  if (bytes > SIZE_MAX / 2 || posix_memalign(&memory, kAlignment, bytes) != 0) return nullptr;
+  std::memset(memory, 0xff, std::min(bytes, kPoisonBytes));
   return static_cast<char*>(memory);
 }
 

@@ -1,6 +1,8 @@
 // Kernels with a bug that is not seen in their results, or only by chance, each beside its twin
 // without it. A build with ThreadSanitizer must find the bugs of order, one with AddressSanitizer
 // those of bounds; no build may find anything in a twin, and the twins' results are right.
+#include <cuda_runtime.h>
+
 #include <cstdlib>
 #include <memory>
 #include <thread>
@@ -319,6 +321,21 @@ TEST_F(PlantedTest, CopiesFromBeyondGlobalMemory) {
     RunKernel(1, 32, [&] { Load16(&source[threadIdx.x] + (bug ? 1 : 0)); });
     return true;
   });
+}
+
+// Memory of cudaMalloc ends where it was asked to end, whatever it is aligned to.
+TEST_F(PlantedTest, AroundDeviceMemory) {
+  constexpr int kBytes = 1000;
+  for (const int wrong : {kBytes, kBytes + 500, -1}) {
+    ExpectOutOfBounds([wrong](bool bug) {
+      void* memory = nullptr;
+      if (cudaMalloc(&memory, kBytes) != cudaSuccess) return false;
+      auto* bytes = static_cast<unsigned char*>(memory);
+      RunKernel(1, 1, [&] { bytes[bug ? wrong : kBytes - 1] = 7; });
+      const bool right = bytes[kBytes - 1] == 7;
+      return cudaFree(memory) == cudaSuccess && right;
+    });
+  }
 }
 
 }  // namespace
