@@ -1,4 +1,4 @@
-// What needs no neighbour: gated activation, bias, conversion, ordered sum, row gather. Each thread
+// What needs no neighbour: gated activation, conversion, ordered sum, row gather. Each thread
 // has 16 bytes of what is written. Block x: a row where there are rows; y: its columns.
 #pragma once
 
@@ -30,19 +30,6 @@ __global__ void __launch_bounds__(kElementThreads) SwiGluKernel(SwiGluArgs args)
     gate[i] = gate[i] / (1.0f + Exp2(gate[i] * -1.44269504f)) * up[i];
   }
   StoreEight(args.out + row * args.columns + column, gate);
-}
-
-template <typename T>
-__global__ void __launch_bounds__(kElementThreads) AddBiasKernel(T* out, AddBiasArgs args) {
-  const int column = 8 * RowThread();
-  if (column >= args.cols) return;
-  T* target = out + static_cast<int64_t>(blockIdx.x) * args.cols + column;
-  float x[8];
-  float bias[8];
-  LoadEight(target, x);
-  LoadEight(args.bias + column, bias);
-  for (int i = 0; i < 8; ++i) x[i] += bias[i];
-  StoreEight(target, x);
 }
 
 __global__ void __launch_bounds__(kElementThreads) GatherRowsKernel(GatherRowsArgs args) {

@@ -54,17 +54,6 @@ struct RmsNormArgs {
 };
 cudaError_t LaunchRmsNorm(const RmsNormArgs& args, cudaStream_t stream);
 
-// out[t, n] += bias[n], for a bf16 or a float32 matrix (exactly one of the two is set). cols: a
-// multiple of 8.
-struct AddBiasArgs {
-  Bf16* bf16 = nullptr;         // [rows, cols]
-  float* f32 = nullptr;         // [rows, cols]
-  const float* bias = nullptr;  // [cols]
-  int32_t rows = 0;
-  int32_t cols = 0;
-};
-cudaError_t LaunchAddBias(const AddBiasArgs& args, cudaStream_t stream);
-
 // out = silu(gate) * up, gate_up = [gate F | up F]. F: a multiple of 8.
 struct SwiGluArgs {
   const Bf16* gate_up = nullptr;  // [rows, 2F]

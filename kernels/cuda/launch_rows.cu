@@ -46,18 +46,6 @@ cudaError_t LaunchRmsNorm(const RmsNormArgs& args, cudaStream_t stream) {
   return Launch("RmsNorm", kernel, grid, stream, args);
 }
 
-cudaError_t LaunchAddBias(const AddBiasArgs& args, cudaStream_t stream) {
-  const bool one_matrix = (args.bf16 == nullptr) != (args.f32 == nullptr);
-  if (args.rows < 0 || args.cols <= 0 || args.cols % 8 != 0 || !one_matrix) {
-    return cudaErrorInvalidValue;
-  }
-  const LaunchGrid grid = RowGrid(args.rows, args.cols, 8);
-  if (args.bf16 != nullptr) {
-    return Launch("AddBias", &AddBiasKernel<Bf16>, grid, stream, args.bf16, args);
-  }
-  return Launch("AddBias", &AddBiasKernel<float>, grid, stream, args.f32, args);
-}
-
 cudaError_t LaunchSwiGlu(const SwiGluArgs& args, cudaStream_t stream) {
   if (args.rows < 0 || args.columns <= 0 || args.columns % 8 != 0) return cudaErrorInvalidValue;
   return Launch("SwiGlu", &SwiGluKernel, RowGrid(args.rows, args.columns, 8), stream, args);

@@ -49,6 +49,15 @@ class AttentionCase {
   // order in which splits are added shows in the first bits of the result.
   void MakeOrderMatter(size_t id);
 
+  // The blocks of the sequences lie in `far` from now on, which must outlive this.
+  // REQUIRES: at most as many as `far` has, each of far->block_bytes.
+  void MoveTo(const FarBlocks& far);
+  // Of a block.
+  size_t block_bytes() const {
+    const auto elements = static_cast<size_t>(kLayers * 2 * shape_.kv_heads * 16 * shape_.head_dim);
+    return elements * (shape_.type == KvType::kBf16 ? sizeof(Bf16) : sizeof(float));
+  }
+
   const AttentionShape& shape() const { return shape_; }
   size_t row_elements() const { return static_cast<size_t>(shape_.q_heads * shape_.head_dim); }
 
@@ -67,6 +76,7 @@ class AttentionCase {
   std::vector<Sequence> sequences_;
   std::vector<uint32_t> block_tables_;
   std::vector<float> cache_;
+  void* far_ = nullptr;  // where the cache lies instead
 };
 
 inline size_t AttentionCase::CacheIndex(uint32_t block, int32_t kv, int32_t head,
@@ -141,6 +151,19 @@ inline void AttentionCase::MakeOrderMatter(size_t id) {
   Fill(sequence, &cache_);
 }
 
+inline void AttentionCase::MoveTo(const FarBlocks& far) {
+  ASSERT_LE(block_tables_.size(), far.ids().size());
+  const std::vector<Bf16> rounded = Rounded(cache_);
+  const bool bf16 = shape_.type == KvType::kBf16;
+  const auto* cache = bf16 ? reinterpret_cast<const char*>(rounded.data())
+                           : reinterpret_cast<const char*>(cache_.data());
+  for (size_t i = 0; i < block_tables_.size(); ++i) {
+    far.Write(i, cache + block_tables_[i] * block_bytes());
+    block_tables_[i] = far.ids()[i];
+  }
+  far_ = far.get();
+}
+
 // Work lists on the device, with stale entries behind them as a graph's buffers have.
 struct DeviceLists {
   explicit DeviceLists(AttentionPlan plan)
@@ -199,6 +222,7 @@ inline std::vector<Bf16> AttentionCase::Run(const std::vector<Chunk>& chunks,
   args.layer = kLayer;
   args.pages = {cache_f32.get(), shape_.type, kLayers, shape_.kv_heads, shape_.head_dim};
   if (shape_.type == KvType::kBf16) args.pages.data = cache_bf16.get();
+  if (far_ != nullptr) args.pages.data = far_;
   args.block_tables = tables.get();
   args.narrow = lists.narrow.get();
   args.wide = lists.wide.get();

@@ -38,7 +38,7 @@ class AttentionShapes : public ::testing::TestWithParam<std::tuple<int32_t, int3
 
 // Decode at the edges of pages, tiles and splits, short prefill chunks between.
 TEST_P(AttentionShapes, AgreesWithFloat64) {
-  const std::vector<int32_t> lengths = {1, 15, 16, 17, 33, 64, 255, 257, 290};
+  const std::vector<int32_t> lengths = {1, 15, 16, 17, 33, 64, 255, 256, 257, 290};
   const AttentionCase c(Shape(2), lengths, 7);
   std::vector<Chunk> chunks;
   for (size_t id = 0; id < lengths.size(); ++id) {
@@ -67,12 +67,45 @@ INSTANTIATE_TEST_SUITE_P(OtherGroups, AttentionShapes,
                                             ::testing::Values(KvType::kBf16)),
                          NameOf);
 
+void CheckSteps(const AttentionCase& c, const std::vector<Chunk>& chunks) {
+  const std::vector<double> expected = c.Expected(chunks);
+  ExpectNear(c.Run(chunks, kWhole), expected);
+  ExpectNear(c.Run(chunks, kCut), expected);
+}
+
 // Also past 512 keys, where the walk takes up the next page ids.
 TEST(Attention, PrefillAgreesWithFloat64) {
   const AttentionCase c({6, 2, 64, KvType::kBf16}, {70, 1, 0, 300, 1300}, 11);
-  const std::vector<Chunk> chunks = {{0, 0, 70}, {1, 0, 1}, {2, 0, 0}, {3, 240, 60}, {4, 1293, 7}};
-  ExpectNear(c.Run(chunks, kWhole), c.Expected(chunks));
-  ExpectNear(c.Run(chunks, kCut), c.Expected(chunks));
+  CheckSteps(c, {{0, 0, 70}, {1, 0, 1}, {2, 0, 0}, {3, 240, 60}, {4, 1293, 7}});
+}
+
+// Steps that end with a split, with a window of page ids, and one key past it: of one token, of a
+// few (a narrow item), and of a prompt's last chunk (wide ones).
+TEST(Attention, StepsThatEndWithASplitAgreeWithFloat64) {
+  for (const AttentionShape& shape :
+       {AttentionShape{6, 2, 64, KvType::kBf16}, AttentionShape{3, 1, 128, KvType::kBf16},
+        AttentionShape{4, 2, 32, KvType::kF32}}) {
+    const AttentionCase c(shape, {256, 512, 513}, 29);
+    CheckSteps(c, {{0, 255, 1}, {1, 511, 1}, {2, 512, 1}});
+    CheckSteps(c, {{0, 253, 3}, {1, 509, 3}, {2, 510, 3}});
+    CheckSteps(c, {{0, 216, 40}, {1, 472, 40}, {2, 473, 40}});
+  }
+  const AttentionCase prompts({1, 1, 16, KvType::kBf16}, {256, 257, 513}, 31);
+  CheckSteps(prompts, {{0, 0, 256}, {1, 0, 257}});
+  CheckSteps(prompts, {{2, 384, 129}});
+}
+
+// Three KV heads: no block begins where 32 bits end, one lies across.
+TEST(Attention, PagesMayLieBeyond32Bits) {
+  for (const KvType type : {KvType::kBf16, KvType::kF32}) {
+    AttentionCase c({6, 3, 128, type}, {13 * 16 - 5}, 37);
+    const std::vector<Chunk> step = {{0, 150, 40}, {0, 13 * 16 - 6, 1}};
+    const std::vector<Bf16> near = c.Run(step, kWhole);
+    ExpectNear(near, c.Expected(step));
+    const FarBlocks far(c.block_bytes());
+    c.MoveTo(far);
+    EXPECT_EQ(BitsOf(c.Run(step, kWhole)), BitsOf(near));
+  }
 }
 
 // The row at position `token` when it is computed as part of [start, start + count).

@@ -110,26 +110,6 @@ TEST(CudaRows, SwiGlu) {
   }
 }
 
-TEST(CudaRows, AddBias) {
-  constexpr size_t kCols = 1040;
-  Rng rng(4);
-  const std::vector<float> x = Widened(Rounded(RandomRow(rng, 2 * kCols, 1)));
-  const std::vector<float> bias = RandomRow(rng, kCols, 1);
-  const DeviceArray<float> f32(x);
-  const DeviceArray<Bf16> bf16(Rounded(x));
-  const DeviceArray<float> device_bias(bias);
-  EXPECT_EQ(LaunchAddBias({nullptr, f32.get(), device_bias.get(), 2, kCols}, nullptr), cudaSuccess);
-  EXPECT_EQ(LaunchAddBias({bf16.get(), nullptr, device_bias.get(), 2, kCols}, nullptr),
-            cudaSuccess);
-  const std::vector<float> got = f32.Read();
-  const std::vector<Bf16> rounded = bf16.Read();
-  for (size_t i = 0; i < x.size(); ++i) {
-    const float expected = x[i] + bias[i % kCols];
-    EXPECT_EQ(got[i], expected);
-    EXPECT_EQ(rounded[i].bits, ToBf16(expected).bits);
-  }
-}
-
 TEST(CudaRows, GatherRows) {
   constexpr size_t kCols = 516;
   Rng rng(5);
@@ -209,6 +189,35 @@ TEST(CudaRows, CopyBlocksCopiesWholeBlocksAndNothingElse) {
   }
 }
 
+TEST(CudaRows, CopiedBlocksMayLieBeyond32Bits) {
+  constexpr size_t kBlockFloats = 5000;
+  const FarBlocks cache(kBlockFloats * 4);
+  const size_t blocks = cache.ids().size();
+  Rng rng(10);
+  std::vector<std::vector<float>> expected;
+  std::vector<BlockPair> pairs;
+  for (size_t i = 0; i < blocks; ++i) {
+    expected.push_back(RandomRow(rng, kBlockFloats, 1));
+    cache.Write(i, expected[i].data());
+  }
+  for (size_t i = 0; i < blocks / 2; ++i) {  // every other one upwards
+    const size_t from = i % 2 == 0 ? i : blocks - 1 - i;
+    const size_t to = blocks - 1 - from;
+    pairs.push_back({cache.ids()[from], cache.ids()[to]});
+    expected[to] = expected[from];
+  }
+  const DeviceArray<BlockPair> device_pairs(pairs);
+  ASSERT_EQ(LaunchCopyBlocks({cache.get(), kBlockFloats * 4, device_pairs.get(),
+                              static_cast<int32_t>(pairs.size())},
+                             nullptr),
+            cudaSuccess);
+  for (size_t i = 0; i < blocks; ++i) {
+    std::vector<float> got(kBlockFloats);
+    cache.Read(i, got.data());
+    EXPECT_EQ(got, expected[i]) << "block " << cache.ids()[i];
+  }
+}
+
 struct RopeShape {
   int32_t q_heads;
   int32_t kv_heads;
@@ -229,8 +238,14 @@ struct RopeRun {
   std::vector<float> cache;
 };
 
+size_t BlockElements(const RopeShape& shape) {
+  return static_cast<size_t>(RopeRun::kLayers * 2 * shape.kv_heads * 16 * shape.dim);
+}
+
+// The blocks that `slots` need lie in `far`, the first as its first, if there is one.
 template <typename Kv>
-RopeRun RunRope(const RopeShape& shape, const std::vector<int64_t>& slots) {
+RopeRun RunRope(const RopeShape& shape, std::vector<int64_t> slots,
+                const FarBlocks* far = nullptr) {
   RopeRun run;
   run.shape = shape;
   run.width = static_cast<size_t>((shape.q_heads + 2 * shape.kv_heads) * shape.dim);
@@ -245,10 +260,17 @@ RopeRun RunRope(const RopeShape& shape, const std::vector<int64_t>& slots) {
   const DeviceArray<float> qkv(run.qkv);
   const DeviceArray<Bf16> q(slots.size() * static_cast<size_t>(shape.q_heads * shape.dim), Bf16{});
   const DeviceArray<uint32_t> positions(run.positions);
-  const DeviceArray<int64_t> device_slots(slots);
   const DeviceArray<float> cos(run.cos), sin(run.sin);
-  const DeviceArray<Kv> cache(
-      static_cast<size_t>(4 * RopeRun::kLayers * 2 * shape.kv_heads * 16 * shape.dim), Kv{});
+  const auto blocks = static_cast<size_t>(*std::max_element(slots.begin(), slots.end()) / 16 + 1);
+  std::vector<Kv> cache(blocks * BlockElements(shape), Kv{});
+  for (size_t i = 0; far != nullptr && i < blocks; ++i) {
+    far->Write(i, &cache[i * BlockElements(shape)]);
+  }
+  const DeviceArray<Kv> near(cache);
+  for (int64_t& slot : slots) {
+    if (far != nullptr) slot = far->ids()[static_cast<size_t>(slot / 16)] * int64_t{16} + slot % 16;
+  }
+  const DeviceArray<int64_t> device_slots(slots);
   RopeAndStoreKvArgs args;
   args.qkv = qkv.get();
   args.q = q.get();
@@ -259,15 +281,20 @@ RopeRun RunRope(const RopeShape& shape, const std::vector<int64_t>& slots) {
   args.rows = static_cast<int32_t>(slots.size());
   args.q_heads = shape.q_heads;
   args.layer = RopeRun::kLayer;
-  args.pages = {cache.get(), sizeof(Kv) == 2 ? KvType::kBf16 : KvType::kF32, RopeRun::kLayers,
+  args.pages = {near.get(), sizeof(Kv) == 2 ? KvType::kBf16 : KvType::kF32, RopeRun::kLayers,
                 shape.kv_heads, shape.dim};
+  if (far != nullptr) args.pages.data = far->get();
   EXPECT_EQ(LaunchRopeAndStoreKv(args, nullptr), cudaSuccess);
   run.q = q.Read();
   EXPECT_EQ(qkv.Read(), run.qkv);
+  cache = near.Read();
+  for (size_t i = 0; far != nullptr && i < blocks; ++i) {
+    far->Read(i, &cache[i * BlockElements(shape)]);
+  }
   if constexpr (sizeof(Kv) == 2) {
-    run.cache = Widened(cache.Read());
+    run.cache = Widened(cache);
   } else {
-    run.cache = cache.Read();
+    run.cache = cache;
   }
   return run;
 }
@@ -285,8 +312,9 @@ std::vector<double> ExpectedHead(const RopeRun& run, size_t t, size_t head) {
 }
 
 template <typename Kv>
-void CheckRope(const RopeShape& shape, const std::vector<int64_t>& slots) {
-  const RopeRun run = RunRope<Kv>(shape, slots);
+void CheckRope(const RopeShape& shape, const std::vector<int64_t>& slots,
+               const FarBlocks* far = nullptr) {
+  const RopeRun run = RunRope<Kv>(shape, slots, far);
   const auto dim = static_cast<size_t>(shape.dim);
   const auto q_heads = static_cast<size_t>(shape.q_heads);
   const auto kv_heads = static_cast<size_t>(shape.kv_heads);
@@ -323,6 +351,20 @@ TEST(CudaRows, RopeRotatesAndStoresWhereTheSlotsSay) {
   }
 }
 
+template <typename Kv>
+void CheckFarRope() {
+  const RopeShape shape = {2, 3, 128};  // a block lies across the end of 32 bits
+  const FarBlocks far(BlockElements(shape) * sizeof(Kv));
+  std::vector<int64_t> slots;
+  for (size_t i = 0; i < far.ids().size(); ++i) slots.push_back(static_cast<int64_t>(17 * i));
+  CheckRope<Kv>(shape, slots, &far);
+}
+
+TEST(CudaRows, RopeStoresBeyond32Bits) {
+  CheckFarRope<Bf16>();
+  CheckFarRope<float>();
+}
+
 TEST(CudaRows, ShapesThatCommentsExcludeAreRefusedAndNoRowsAreNothing) {
   EXPECT_EQ(LaunchEmbed({nullptr, nullptr, 0, 0, 1, 12, nullptr}, nullptr), cudaErrorInvalidValue);
   EXPECT_EQ(LaunchEmbed({nullptr, nullptr, 0, 0, 0, 16, nullptr}, nullptr), cudaSuccess);
@@ -331,7 +373,6 @@ TEST(CudaRows, ShapesThatCommentsExcludeAreRefusedAndNoRowsAreNothing) {
   EXPECT_EQ(LaunchRmsNorm(norm, nullptr), cudaErrorInvalidValue);
   norm.cols = 64;
   EXPECT_EQ(LaunchRmsNorm(norm, nullptr), cudaSuccess);
-  EXPECT_EQ(LaunchAddBias({nullptr, nullptr, nullptr, 1, 8}, nullptr), cudaErrorInvalidValue);
   EXPECT_EQ(LaunchSwiGlu({nullptr, nullptr, 1, 9}, nullptr), cudaErrorInvalidValue);
   EXPECT_EQ(LaunchGatherRows({nullptr, nullptr, 1, 6, nullptr}, nullptr), cudaErrorInvalidValue);
   EXPECT_EQ(LaunchToBf16({nullptr, nullptr, -1}, nullptr), cudaErrorInvalidValue);
