@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <string_view>
 
 #include "cluster/base/check.h"
@@ -101,10 +102,12 @@ INSTANTIATE_TEST_SUITE_P(
                     TinyModel{"llama_mha", 1, 0.0036}, TinyModel{"llama_mha", 2, 0.0036},
                     TinyModel{"llama_mha", 4, 0.0036}, TinyModel{"llama_9h_3kv", 1, 0.0570},
                     TinyModel{"llama_9h_3kv", 2, 0.0570}, TinyModel{"llama_9h_3kv", 3, 0.0570},
-                    TinyModel{"llama_head_dim32", 1, 0.0149}, TinyModel{"llama_sharded", 2, 0.0101},
+                    TinyModel{"llama_head_dim32", 1, 0.0149}, TinyModel{"llama_sharded", 1, 0.0101},
+                    TinyModel{"llama_sharded", 2, 0.0101},
                     TinyModel{"llama_attn_mlp_bias", 1, 0.0075},
                     TinyModel{"llama_attn_mlp_bias", 2, 0.0075},
                     TinyModel{"llama3_rope", 1, 0.2145}, TinyModel{"llama3_rope", 2, 0.2145},
+                    TinyModel{"llama3_rope_v5config", 1, 0.0182},
                     TinyModel{"llama3_rope_v5config", 2, 0.0182}),
     TinyName);
 
@@ -116,34 +119,75 @@ TEST_P(EmulatedGgufTest, WeightsOfEveryTypeAreRoundedToBf16) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, EmulatedGgufTest,
-                         testing::Values(TinyModel{"f32", 1, 0.0280}, TinyModel{"f16", 1, 0.0280},
-                                         TinyModel{"bf16", 2, 0.0280}, TinyModel{"q8_0", 1, 0.0280},
-                                         TinyModel{"q4_0", 2, 0.0280},
-                                         TinyModel{"q4_1", 1, 0.0280}),
+                         testing::Values(TinyModel{"f32", 1, 0.0280}, TinyModel{"f32", 2, 0.0280},
+                                         TinyModel{"f16", 1, 0.0280}, TinyModel{"f16", 2, 0.0280},
+                                         TinyModel{"bf16", 1, 0.0280}, TinyModel{"bf16", 2, 0.0280},
+                                         TinyModel{"q8_0", 1, 0.0280}, TinyModel{"q8_0", 2, 0.0280},
+                                         TinyModel{"q4_0", 1, 0.0280}, TinyModel{"q4_0", 2, 0.0280},
+                                         TinyModel{"q4_1", 1, 0.0280},
+                                         TinyModel{"q4_1", 2, 0.0280}),
                          TinyName);
+
+// What the rounding decoder says after each of the model's cases. Kept: it takes longer than the
+// emulated device, and is the same for any number of ranks.
+const std::vector<std::vector<float>>& RoundedLogits(const std::string& model) {
+  static auto* const kept = new std::map<std::string, std::vector<std::vector<float>>>;
+  auto [entry, is_new] = kept->try_emplace(model);
+  if (!is_new) return entry->second;
+  auto checkpoint = Checkpoint::Open("tests/golden/tiny/" + model);
+  KVERN_CHECK(checkpoint.ok()) << checkpoint.status();
+  RoundingDecoder decoder(**checkpoint);
+  for (const GoldenCase& golden : TinyCases(model)) {
+    entry->second.push_back(decoder.LastLogits(golden.ids));
+  }
+  return entry->second;
+}
+
+constexpr float kFloat32Error = 1e-5f;  // of a logit
+
+float Farthest(const std::vector<float>& a, const std::vector<float>& b) {
+  EXPECT_EQ(a.size(), b.size());
+  float worst = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    const float difference = std::fabs(a[i] - b[i]);
+    worst = difference <= worst ? worst : difference;  // NaN stays
+  }
+  return worst;
+}
+
+// Whether `logits` are what the decoder says when one of the values at the edge between two bf16
+// values goes to the other one.
+bool IsOneEdgeAway(const std::string& model, const std::vector<uint32_t>& ids,
+                   const std::vector<float>& logits) {
+  auto checkpoint = Checkpoint::Open("tests/golden/tiny/" + model);
+  KVERN_CHECK(checkpoint.ok()) << checkpoint.status();
+  RoundingDecoder decoder(**checkpoint);
+  decoder.LastLogits(ids);
+  const int count = decoder.values_at_edges();
+  for (int tipped = 0; tipped < count; ++tipped) {
+    if (Farthest(decoder.LastLogits(ids, tipped), logits) <= kFloat32Error) return true;
+  }
+  return false;
+}
 
 class RoundingTest : public testing::TestWithParam<TinyModel> {};
 
 TEST_P(RoundingTest, AgreesWithADecoderThatRoundsAtTheSamePoints) {
-  const std::string path = "tests/golden/tiny/" + GetParam().name;
-  auto checkpoint = Checkpoint::Open(path);
-  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
-  const RoundingDecoder reference(**checkpoint);
-  auto group = ModelGroup::Load(path, Emulated(GetParam().world));
+  const TinyModel& model = GetParam();
+  auto group = ModelGroup::Load("tests/golden/tiny/" + model.name, Emulated(model.world));
   ASSERT_NE(group, nullptr);
-  for (const GoldenCase& golden : TinyCases(GetParam().name)) {
+  const std::vector<GoldenCase> cases = TinyCases(model.name);
+  for (size_t c = 0; c < cases.size(); ++c) {
+    const GoldenCase& golden = cases[c];
     RunOptions run;
     run.steps = 1;
     const auto generated = group->Generate({golden.ids}, run);
-    const std::vector<float> expected = reference.LastLogits(golden.ids);
+    const std::vector<float>& expected = RoundedLogits(model.name)[c];
     const std::vector<float>& logits = generated[0].logits[0];
-    float worst = 0;
-    for (size_t i = 0; i < expected.size(); ++i) {
-      worst = std::max(worst, std::fabs(expected[i] - logits[i]));
-    }
-    // Few sums, none at the edge between two bf16 values: the same but for float32.
-    if (golden.ids.size() <= 2) {
-      EXPECT_LE(worst, 1e-5f) << golden.name;
+    const float worst = Farthest(expected, logits);
+    // Few sums: the same but for float32, which may tip over a value.
+    if (golden.ids.size() <= 2 && !(worst <= kFloat32Error)) {
+      EXPECT_TRUE(IsOneEdgeAway(model.name, golden.ids, logits)) << golden.name << ": " << worst;
     }
     // In longer prompts some value lies so near to an edge that the order of a sum tips it over.
     EXPECT_LE(worst, 0.3f) << golden.name;
@@ -153,11 +197,15 @@ TEST_P(RoundingTest, AgreesWithADecoderThatRoundsAtTheSamePoints) {
 
 INSTANTIATE_TEST_SUITE_P(
     Models, RoundingTest,
-    testing::Values(TinyModel{"llama_gqa", 1, 0}, TinyModel{"llama_mha", 1, 0},
-                    TinyModel{"llama_9h_3kv", 1, 0}, TinyModel{"llama_9h_3kv", 3, 0},
-                    TinyModel{"llama_head_dim32", 1, 0}, TinyModel{"llama_sharded", 2, 0},
-                    TinyModel{"llama_attn_mlp_bias", 1, 0}, TinyModel{"llama_attn_mlp_bias", 2, 0},
-                    TinyModel{"llama3_rope", 1, 0}, TinyModel{"llama3_rope_v5config", 2, 0}),
+    testing::Values(TinyModel{"llama_gqa", 1, 0}, TinyModel{"llama_gqa", 2, 0},
+                    TinyModel{"llama_mha", 1, 0}, TinyModel{"llama_mha", 2, 0},
+                    TinyModel{"llama_mha", 4, 0}, TinyModel{"llama_9h_3kv", 1, 0},
+                    TinyModel{"llama_9h_3kv", 2, 0}, TinyModel{"llama_9h_3kv", 3, 0},
+                    TinyModel{"llama_head_dim32", 1, 0}, TinyModel{"llama_sharded", 1, 0},
+                    TinyModel{"llama_sharded", 2, 0}, TinyModel{"llama_attn_mlp_bias", 1, 0},
+                    TinyModel{"llama_attn_mlp_bias", 2, 0}, TinyModel{"llama3_rope", 1, 0},
+                    TinyModel{"llama3_rope", 2, 0}, TinyModel{"llama3_rope_v5config", 1, 0},
+                    TinyModel{"llama3_rope_v5config", 2, 0}),
     TinyName);
 
 std::vector<uint32_t> RandomPrompt(Rng& rng, size_t length, uint32_t vocab_size) {
@@ -228,16 +276,20 @@ TEST_P(EmulatedInvarianceTest, SameBytesInEveryBatch) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Groups, EmulatedInvarianceTest,
-                         testing::Values(TinyModel{"llama_9h_3kv", 1, 0},
-                                         TinyModel{"llama_9h_3kv", 2, 0},
-                                         TinyModel{"llama_9h_3kv", 3, 0}),
-                         TinyName);
+// Uneven heads on each number of ranks; biases, scaled frequencies, head_dim 32, four ranks.
+INSTANTIATE_TEST_SUITE_P(
+    Groups, EmulatedInvarianceTest,
+    testing::Values(TinyModel{"llama_9h_3kv", 1, 0}, TinyModel{"llama_9h_3kv", 2, 0},
+                    TinyModel{"llama_9h_3kv", 3, 0}, TinyModel{"llama_attn_mlp_bias", 2, 0},
+                    TinyModel{"llama3_rope", 1, 0}, TinyModel{"llama_head_dim32", 1, 0},
+                    TinyModel{"llama_mha", 4, 0}),
+    TinyName);
 
 // The test above can fail: without the option the products' order follows the batch. (A real GPU
 // may happen to choose one order for all these sizes.)
 TEST(EmulatedVarianceTest, OtherBytesWithoutTheOption) {
   EXPECT_FALSE(SameInEveryBatch("llama_9h_3kv", Emulated(1)));
+  EXPECT_FALSE(SameInEveryBatch("llama_attn_mlp_bias", Emulated(2)));
 }
 
 class EmulatedGraphTest : public testing::TestWithParam<TinyModel> {};
@@ -278,8 +330,8 @@ TEST_P(EmulatedGraphTest, RecordedStepsGiveTheBytesOfComputedOnes) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Groups, EmulatedGraphTest,
-                         testing::Values(TinyModel{"llama_gqa", 1, 0},
-                                         TinyModel{"llama_gqa", 2, 0}),
+                         testing::Values(TinyModel{"llama_gqa", 1, 0}, TinyModel{"llama_gqa", 2, 0},
+                                         TinyModel{"llama_attn_mlp_bias", 2, 0}),
                          TinyName);
 
 }  // namespace

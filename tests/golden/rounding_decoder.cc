@@ -20,6 +20,15 @@ double Bf16(double value) {
 
 }  // namespace
 
+double RoundingDecoder::Round(double value) {
+  constexpr double kNear = 1.0 / 256;  // of the step from one bf16 value to the next
+  const double rounded = Bf16(value);
+  const double step = std::ldexp(1, std::ilogb(value) - 7);
+  if (value == 0 || std::fabs(std::fabs(value - rounded) / step - 0.5) > kNear) return rounded;
+  if (values_at_edges_++ != tipped_) return rounded;
+  return Bf16(value + std::copysign(2 * kNear * step, value - rounded));
+}
+
 RoundingDecoder::Vector RoundingDecoder::Read(const std::string& name, bool rounded) const {
   auto tensor = checkpoint_.Find(name);
   KVERN_CHECK(tensor.ok()) << tensor.status().ToString();
@@ -41,7 +50,7 @@ RoundingDecoder::Vector RoundingDecoder::Read(const std::string& name, bool roun
 }
 
 RoundingDecoder::Rows RoundingDecoder::Project(const Rows& x, const std::string& name, bool biased,
-                                               bool rounded) const {
+                                               bool rounded) {
   const Vector weight = Read(name + ".weight", true);
   const size_t inputs = x[0].size();
   const size_t outputs = weight.size() / inputs;
@@ -52,14 +61,14 @@ RoundingDecoder::Rows RoundingDecoder::Project(const Rows& x, const std::string&
     for (size_t n = 0; n < outputs; ++n) {
       double sum = bias[n];
       for (size_t k = 0; k < inputs; ++k) sum += row[k] * weight[n * inputs + k];
-      result[n] = rounded ? Bf16(sum) : sum;
+      result[n] = rounded ? Round(sum) : sum;
     }
     out.push_back(std::move(result));
   }
   return out;
 }
 
-RoundingDecoder::Rows RoundingDecoder::Norm(const Rows& x, const std::string& name) const {
+RoundingDecoder::Rows RoundingDecoder::Norm(const Rows& x, const std::string& name) {
   const Vector weight = Read(name + ".weight", false);
   const auto epsilon = static_cast<double>(checkpoint_.config().rms_norm_eps);
   Rows out = x;
@@ -67,12 +76,12 @@ RoundingDecoder::Rows RoundingDecoder::Norm(const Rows& x, const std::string& na
     double squares = 0;
     for (const double value : row) squares += value * value;
     const double scale = 1 / std::sqrt(squares / static_cast<double>(row.size()) + epsilon);
-    for (size_t i = 0; i < row.size(); ++i) row[i] = Bf16(row[i] * scale * weight[i]);
+    for (size_t i = 0; i < row.size(); ++i) row[i] = Round(row[i] * scale * weight[i]);
   }
   return out;
 }
 
-void RoundingDecoder::Rotate(Vector& row, size_t position, uint32_t heads, uint32_t first) const {
+void RoundingDecoder::Rotate(Vector& row, size_t position, uint32_t heads, uint32_t first) {
   const ModelConfig& config = checkpoint_.config();
   const size_t half = config.head_dim / 2;
   std::vector<float> cos(half);
@@ -86,13 +95,13 @@ void RoundingDecoder::Rotate(Vector& row, size_t position, uint32_t heads, uint3
       const auto c = static_cast<double>(cos[i]);
       const auto s = static_cast<double>(sin[i]);
       const double rotated = low * c - high * s;
-      high = Bf16(high * c + low * s);
-      low = Bf16(rotated);
+      high = Round(high * c + low * s);
+      low = Round(rotated);
     }
   }
 }
 
-RoundingDecoder::Rows RoundingDecoder::Attend(Rows& q, Rows& k, const Rows& v) const {
+RoundingDecoder::Rows RoundingDecoder::Attend(Rows& q, Rows& k, const Rows& v) {
   const ModelConfig& config = checkpoint_.config();
   const size_t dim = config.head_dim;
   const size_t group = config.num_heads / config.num_kv_heads;
@@ -113,9 +122,9 @@ RoundingDecoder::Rows RoundingDecoder::Attend(Rows& q, Rows& k, const Rows& v) c
       for (size_t s = 0; s <= t; ++s) {
         const double weight = std::exp(scores[s] - max);
         sum += weight;  // of what is not rounded yet
-        for (size_t i = 0; i < dim; ++i) row[head * dim + i] += Bf16(weight) * v[s][keys + i];
+        for (size_t i = 0; i < dim; ++i) row[head * dim + i] += Round(weight) * v[s][keys + i];
       }
-      for (size_t i = 0; i < dim; ++i) row[head * dim + i] = Bf16(row[head * dim + i] / sum);
+      for (size_t i = 0; i < dim; ++i) row[head * dim + i] = Round(row[head * dim + i] / sum);
     }
     out.push_back(std::move(row));
   }
@@ -128,7 +137,7 @@ void RoundingDecoder::Add(Rows& hidden, const Rows& delta) {
   }
 }
 
-void RoundingDecoder::Layer(uint32_t layer, Rows& hidden) const {
+void RoundingDecoder::Layer(uint32_t layer, Rows& hidden) {
   const ModelConfig& config = checkpoint_.config();
   const std::string prefix = absl::StrCat("model.layers.", layer, ".");
   const bool biased = config.attention_bias;
@@ -136,7 +145,9 @@ void RoundingDecoder::Layer(uint32_t layer, Rows& hidden) const {
   Rows q = Project(input, prefix + "self_attn.q_proj", biased, false);
   Rows k = Project(input, prefix + "self_attn.k_proj", biased, false);
   Rows v = Project(input, prefix + "self_attn.v_proj", biased, false);
-  for (Vector& row : v) std::transform(row.begin(), row.end(), row.begin(), Bf16);
+  for (Vector& row : v) {
+    for (double& x : row) x = Round(x);
+  }
   const Rows attention = Attend(q, k, v);
   Add(hidden, Project(attention, prefix + "self_attn.o_proj", biased, false));
 
@@ -145,13 +156,15 @@ void RoundingDecoder::Layer(uint32_t layer, Rows& hidden) const {
   const Rows up = Project(normed, prefix + "mlp.up_proj", config.mlp_bias, true);
   for (size_t t = 0; t < gate.size(); ++t) {
     for (size_t i = 0; i < gate[t].size(); ++i) {
-      gate[t][i] = Bf16(gate[t][i] / (1 + std::exp(-gate[t][i])) * up[t][i]);
+      gate[t][i] = Round(gate[t][i] / (1 + std::exp(-gate[t][i])) * up[t][i]);
     }
   }
   Add(hidden, Project(gate, prefix + "mlp.down_proj", config.mlp_bias, false));
 }
 
-std::vector<float> RoundingDecoder::LastLogits(const std::vector<uint32_t>& ids) const {
+std::vector<float> RoundingDecoder::LastLogits(const std::vector<uint32_t>& ids, int tipped) {
+  tipped_ = tipped;
+  values_at_edges_ = 0;
   const ModelConfig& config = checkpoint_.config();
   const Vector table = Read("model.embed_tokens.weight", true);
   Rows hidden;
