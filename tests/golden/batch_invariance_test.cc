@@ -2,6 +2,10 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
 
 #include "cluster/base/rng.h"
 #include "tests/golden/model_group.h"
@@ -28,15 +32,45 @@ void ExpectSameBytes(const Generated& a, const Generated& b, const std::string& 
   }
 }
 
-// `length`: of the request's prompt; its neighbours are of all sizes.
-void ExpectBatchInvariant(ModelGroup& group, size_t length, size_t neighbours, int steps) {
+// The tiny model at `path` with room for longer sequences than it was made for.
+absl::StatusOr<std::unique_ptr<Checkpoint>> Longer(const std::string& path, uint32_t positions) {
+  const auto read = [](const std::string& file) {
+    std::ifstream in(file, std::ios::binary);
+    EXPECT_TRUE(in.is_open()) << file;
+    return std::string(std::istreambuf_iterator<char>(in), {});
+  };
+  if (path.ends_with(".gguf")) {
+    constexpr std::string_view kKey = "llama.context_length";
+    std::string bytes = read(path);
+    // Behind the key lie its type, four bytes, and its value.
+    std::memcpy(bytes.data() + bytes.find(kKey) + kKey.size() + 4, &positions, sizeof(positions));
+    return Checkpoint::FromGguf(std::make_shared<MemorySource>(path, std::move(bytes)));
+  }
+  const auto open =
+      [&](const std::string& file) -> absl::StatusOr<std::shared_ptr<const ByteSource>> {
+    if (!std::filesystem::exists(path + "/" + file)) return absl::NotFoundError(file);
+    std::string bytes = read(path + "/" + file);
+    if (file == "config.json") {
+      nlohmann::json config = nlohmann::json::parse(bytes);
+      config["max_position_embeddings"] = positions;
+      bytes = config.dump();
+    }
+    return std::make_shared<MemorySource>(file, std::move(bytes));
+  };
+  return Checkpoint::FromFolder({path, open});
+}
+
+// `length`: of the request's prompt; its neighbours are of all sizes. `chunks`: how it is cut.
+void ExpectBatchInvariant(ModelGroup& group, size_t length, size_t neighbours, int steps,
+                          const std::vector<int64_t>& chunks) {
   Rng rng(20261129);
   std::vector<uint32_t> request = RandomPrompt(rng, length, group.config().vocab_size);
   RunOptions run;
   run.steps = steps;
   run.kept_logits = steps;
+  run.chunk = static_cast<int64_t>(length);
   Generated alone = group.Generate({request}, run)[0];
-  for (int64_t chunk : {1, 7, 64}) {
+  for (int64_t chunk : chunks) {
     RunOptions chunked = run;
     chunked.chunk = chunk;
     ExpectSameBytes(alone, group.Generate({request}, chunked)[0],
@@ -67,10 +101,12 @@ TEST_P(TinyInvarianceTest, SameBytes) {
   GroupOptions options;
   options.world = GetParam().world;
   options.kv = GetParam().kv;
-  auto group = ModelGroup::Load(std::string("tests/golden/tiny/") + GetParam().name, options);
+  options.max_tokens = 1024;
+  auto group =
+      ModelGroup::Load(Longer(std::string("tests/golden/tiny/") + GetParam().name, 1024), options);
   ASSERT_NE(group, nullptr);
-  // Longer than 256 keys, so that attention merges splits.
-  ExpectBatchInvariant(*group, 300, 31, 6);
+  // Attention merges splits of 256 keys: cuts before, at and behind their edges, and the usual 512.
+  ExpectBatchInvariant(*group, 700, 31, 6, {1, 7, 64, 255, 256, 257, 512});
 }
 
 std::string ShapeName(const testing::TestParamInfo<Shape>& info) {
@@ -95,7 +131,7 @@ TEST(RealModelInvarianceTest, SameBytesOnTwoRanks) {
   options.kv = DType::kBf16;
   auto group = ModelGroup::Load(RealModelPath(), options);
   ASSERT_NE(group, nullptr) << "run tools/fetch_model, or name the file in KVERN_MODEL";
-  ExpectBatchInvariant(*group, 70, 31, 2);
+  ExpectBatchInvariant(*group, 70, 31, 2, {1, 7, 64});
 }
 
 }  // namespace

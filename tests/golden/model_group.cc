@@ -135,9 +135,13 @@ absl::Status ModelGroup::LoadRank(int index) {
 }
 
 std::unique_ptr<ModelGroup> ModelGroup::Load(const std::string& path, const GroupOptions& options) {
+  return Load(Checkpoint::Open(path), options);
+}
+
+std::unique_ptr<ModelGroup> ModelGroup::Load(absl::StatusOr<std::unique_ptr<Checkpoint>> checkpoint,
+                                             const GroupOptions& options) {
   auto group = std::make_unique<ModelGroup>();
   group->options_ = options;
-  auto checkpoint = Checkpoint::Open(path);
   EXPECT_TRUE(checkpoint.ok()) << checkpoint.status();
   if (!checkpoint.ok()) return nullptr;
   group->checkpoint_ = *std::move(checkpoint);

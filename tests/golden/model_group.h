@@ -45,6 +45,8 @@ class ModelGroup {
  public:
   // Fails the current test and returns null when the model cannot be loaded.
   static std::unique_ptr<ModelGroup> Load(const std::string& path, const GroupOptions& options);
+  static std::unique_ptr<ModelGroup> Load(absl::StatusOr<std::unique_ptr<Checkpoint>> checkpoint,
+                                          const GroupOptions& options);
 
   // Computes all prompts in one continuous batch, oldest first under the token budget.
   std::vector<Generated> Generate(const std::vector<std::vector<uint32_t>>& prompts,
