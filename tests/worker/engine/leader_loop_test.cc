@@ -289,5 +289,45 @@ TEST_P(Loops, ARankThatDrewOtherTokensEndsTheGroup) {
   EXPECT_THAT(group.executor(1).calls(), ::testing::EndsWith(end));
 }
 
+// What ends a rank that is told of these steps, in this order. The last one must.
+absl::Status EndAfterSteps(const std::vector<uint64_t>& steps, FakeExecutor& executor) {
+  std::vector<std::unique_ptr<Communicator>> comms = NewLocalGroup(2);
+  absl::Status end;
+  std::thread rank([&] {
+    PlanChannel channel(comms[1].get());
+    end = RunRankLoop(channel, executor);
+    comms[1]->Abort();
+  });
+  PlanChannel leader(comms[0].get());
+  for (uint64_t step : steps) {
+    StepPlan plan;
+    plan.step_id = step;
+    if (!leader.Send(plan, /*finish=*/false).ok()) break;
+  }
+  rank.join();
+  return end;
+}
+
+TEST(PlanChannel, APlanThatIsNotTheNextEndsTheRank) {
+  const struct {
+    std::vector<uint64_t> steps;
+    const char* error;
+    const char* calls;
+  } kCases[] = {
+      {{1, 1}, "plan of step 1 came after step 1", "prepare 1\n"},                // again
+      {{1, 3}, "plan of step 3 came after step 1", "prepare 1\n"},                // one is missing
+      {{1, 2, 1}, "plan of step 1 came after step 2", "prepare 1\nprepare 2\n"},  // of before
+      {{2}, "plan of step 2 came after step 0", ""},
+      {{0}, "plan of step 0 came after step 0", ""},
+  };
+  for (const auto& each : kCases) {
+    FakeExecutor executor;
+    const absl::Status end = EndAfterSteps(each.steps, executor);
+    EXPECT_EQ(end.code(), absl::StatusCode::kInternal);
+    EXPECT_EQ(end.message(), each.error);
+    EXPECT_EQ(executor.calls(), each.calls);  // It never sees that plan.
+  }
+}
+
 }  // namespace
 }  // namespace kvern
