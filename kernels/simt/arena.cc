@@ -38,11 +38,12 @@ void SharedArena::Renew() {
   PoisonMemory(memory_, kCapacity);
 }
 
-void SharedArena::BeginBlock(size_t dynamic_bytes) {
+void SharedArena::BeginBlock(size_t dynamic_bytes, size_t limit) {
   IgnoreAccesses ignore;
   Renew();
   num_arrays_ = 0;
   static_bytes_ = 0;
+  limit_ = limit;
   Take(0, dynamic_bytes);
   arrays_[num_arrays_++] = {nullptr, 0, dynamic_bytes};
   end_ = RoundUp(dynamic_bytes + kGapBytes);
@@ -59,7 +60,7 @@ void* SharedArena::Static(const void* key, size_t bytes, size_t alignment) {
     if (arrays_[i].key == key) return memory_ + arrays_[i].offset;
   }
   size_t total = static_bytes_ + bytes;
-  if (total > kMaxStaticSharedBytes || arrays_[0].bytes + total > kMaxSharedBytes ||
+  if (total > kMaxStaticSharedBytes || arrays_[0].bytes + total > limit_ ||
       num_arrays_ > kMaxArrays) {
     return nullptr;
   }

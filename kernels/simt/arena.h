@@ -21,16 +21,18 @@ class SharedArena {
   SharedArena(const SharedArena&) = delete;
   SharedArena& operator=(const SharedArena&) = delete;
 
-  // A new block with `dynamic_bytes` <= kMaxSharedBytes of dynamic shared memory begins.
-  void BeginBlock(size_t dynamic_bytes);
+  // A new block with `dynamic_bytes` <= kMaxSharedBytes of dynamic shared memory begins; with its
+  // static arrays it may have `limit`.
+  void BeginBlock(size_t dynamic_bytes, size_t limit);
 
   // 16-byte aligned.
   void* dynamic() const { return memory_; }
 
   // The static array `key` of this block, aligned to `alignment` (a power of two up to 16) and, as
   // may happen on a GPU, to no more than that. Null when the block would have more than
-  // kMaxStaticSharedBytes of them, more than kMaxSharedBytes in all, or more than kMaxArrays.
+  // kMaxStaticSharedBytes of them, more than limit() in all, or more than kMaxArrays.
   void* Static(const void* key, size_t bytes, size_t alignment);
+  size_t limit() const { return limit_; }
 
   // Are [pointer, pointer + bytes) within one array of this block?
   bool Contains(const void* pointer, size_t bytes) const;
@@ -51,6 +53,7 @@ class SharedArena {
   Array arrays_[kMaxArrays + 1] = {};  // [0] is the dynamic part.
   size_t num_arrays_ = 0;
   size_t static_bytes_ = 0;
+  size_t limit_ = kMaxSharedBytes;
   size_t end_ = 0;
 };
 

@@ -41,7 +41,7 @@ void Block::RunAll(const LaunchShape& shape, const std::function<void()>& thread
   for (index.z = 0; index.z < shape.grid.z; ++index.z) {
     for (index.y = 0; index.y < shape.grid.y; ++index.y) {
       for (index.x = 0; index.x < shape.grid.x; ++index.x) {
-        shared_.BeginBlock(shape.dynamic_shared_bytes);
+        shared_.BeginBlock(shape.dynamic_shared_bytes, shape.shared_limit);
         RunOne(sets_[set]);
         set = (set + 1) % kSets;
       }

@@ -14,6 +14,8 @@ struct LaunchShape {
   dim3 block;
   size_t dynamic_shared_bytes = 0;
   const char* kernel = "";  // Its name, for messages. Must outlive the launch.
+  // Of dynamic and static shared memory together. What is static is known when a thread reaches it.
+  size_t shared_limit = 163 << 10;
 };
 
 // Is the shape one that a GPU of compute capability 8.0 takes? Null if so, else what is wrong with

@@ -14,10 +14,11 @@ LastingOrder g_fences;
 }  // namespace
 
 void* StaticShared(const void* key, size_t bytes, size_t alignment, CallSite site) {
-  void* array = t_here.thread->block->shared().Static(key, bytes, alignment);
+  SharedArena& shared = t_here.thread->block->shared();
+  void* array = shared.Static(key, bytes, alignment);
   if (array == nullptr) {
     Fail(site, "%zu more bytes of static shared memory: at most %zu static, %zu in all, %zu arrays",
-         bytes, kMaxStaticSharedBytes, kMaxSharedBytes, SharedArena::kMaxArrays);
+         bytes, kMaxStaticSharedBytes, shared.limit(), SharedArena::kMaxArrays);
   }
   return array;
 }

@@ -16,7 +16,9 @@ namespace kvern::simt {
 //   cudaErrorInvalidConfiguration  an empty grid or block, more than 1024 threads, a grid too large
 //   cudaErrorInvalidValue          more than 48 KiB of dynamic shared memory without the attribute
 //   cudaErrorInvalidResourceHandle a stream of another device than the calling thread's
-cudaError_t EnqueueKernel(cudaStream_t stream, const LaunchShape& shape, const void* kernel,
+// Static shared memory counts too, but is known only when the kernel runs: more than 48 KiB
+// together without the attribute, or than 163 KiB with it, ends the process there.
+cudaError_t EnqueueKernel(cudaStream_t stream, LaunchShape shape, const void* kernel,
                           std::function<void()> thread_body);
 
 // Any work on the stream's thread, in order and captured like a kernel: what the other stand-in

@@ -21,20 +21,27 @@ DynamicShared& Attributes() {
   return *attributes;
 }
 
-size_t AllowedDynamicShared(const void* kernel) {
+// Bytes of dynamic shared memory that `kernel` may be launched with, and of dynamic and static
+// together: 48 KiB, or with the attribute 163 KiB less what that allows and is not used.
+struct SharedLimits {
+  size_t dynamic;
+  size_t together;
+};
+SharedLimits LimitsOf(const void* kernel, size_t dynamic_bytes) {
   DynamicShared& attributes = Attributes();
   const std::lock_guard lock(attributes.mutex);
   auto found = attributes.allowed.find(kernel);
-  return found == attributes.allowed.end() ? kDefaultDynamicShared : found->second;
+  if (found == attributes.allowed.end()) return {kDefaultDynamicShared, kDefaultDynamicShared};
+  return {found->second, kMaxDynamicShared - found->second + dynamic_bytes};
 }
 
 }  // namespace
 
-cudaError_t EnqueueKernel(cudaStream_t stream, const LaunchShape& shape, const void* kernel,
+cudaError_t EnqueueKernel(cudaStream_t stream, LaunchShape shape, const void* kernel,
                           std::function<void()> thread_body) {
-  if (shape.dynamic_shared_bytes > AllowedDynamicShared(kernel)) {
-    return Answer(cudaErrorInvalidValue);
-  }
+  const SharedLimits limits = LimitsOf(kernel, shape.dynamic_shared_bytes);
+  if (shape.dynamic_shared_bytes > limits.dynamic) return Answer(cudaErrorInvalidValue);
+  shape.shared_limit = limits.together;
   if (LaunchShapeProblem(shape) != nullptr) return Answer(cudaErrorInvalidConfiguration);
   return EnqueueTask(stream, [shape, body = std::move(thread_body)] { RunGrid(shape, body); });
 }

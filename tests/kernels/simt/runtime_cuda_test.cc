@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "kernels/simt/language.h"
 #include "kernels/simt/runtime/enqueue.h"
 
 namespace kvern::simt {
@@ -227,6 +228,29 @@ TEST_F(RuntimeTest, LaunchesHaveLimits) {
   ASSERT_EQ(cudaSetDevice(1), cudaSuccess);
   EXPECT_EQ(launch(1, 32, 0), cudaErrorInvalidResourceHandle);
   ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
+}
+
+TEST_F(RuntimeTest, StaticSharedMemoryCountsAsDynamicDoes) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto run = [&](const void* kernel, size_t dynamic_bytes) {
+    EXPECT_EQ(EnqueueKernel(stream_, {1, 32, dynamic_bytes, "both"}, kernel,
+                            [] {
+                              KVERN_SHARED(char, some, 1 << 10);
+                              some[threadIdx.x] = 0;
+                            }),
+              cudaSuccess);
+    EXPECT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
+  };
+  run(&kKernel, 47 << 10);
+  EXPECT_DEATH(run(&kKernel, (47 << 10) + 1), "1024 more bytes of static .* 49152 in all");
+  // What is allowed counts, not what is used of it.
+  constexpr auto kAttribute = cudaFuncAttributeMaxDynamicSharedMemorySize;
+  constexpr int kAllowed[] = {162 << 10, 163 << 10};
+  for (const int& allowed : kAllowed) {
+    ASSERT_EQ(cudaFuncSetAttribute(&allowed, kAttribute, allowed), cudaSuccess);
+  }
+  run(&kAllowed[0], 162 << 10);
+  EXPECT_DEATH(run(&kAllowed[1], 48 << 10), "1024 more bytes of static .* 49152 in all");
 }
 
 TEST_F(RuntimeTest, AFaultStays) {
