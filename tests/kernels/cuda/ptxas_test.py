@@ -1,7 +1,8 @@
 """What ptxas said when the kernels were compiled: ptxas_test.py TABLE DIRECTORY [--write]
 
 Every kernel, for every architecture, spills nothing and uses no more registers and static shared
-memory than TABLE says; TABLE has a line for each kernel and no others. --write makes TABLE anew. docs/kernels.md says the same of each.
+memory than TABLE says; TABLE has a line for each kernel and no others. --write makes TABLE anew.
+docs/kernels.md says the same of each, and how many blocks therefore fit.
 """
 
 import pathlib
@@ -12,7 +13,10 @@ import unittest
 
 ENTRY = re.compile(r"Compiling entry function '(\w+)' for '(sm_\w+)'")
 FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
-DOCUMENTED = re.compile(r"^\| `([^`]+)` \| \d+ \| (\d+) / (\d+) \|", re.MULTILINE)
+DOCUMENTED = re.compile(r"^\| `([^`]+)` \| (\d+) \| (\d+) / (\d+) \| ([\d,]+) B(?: \+ (\d+) KiB)? "
+                        r"\| (\d+) / (\d+) \| (\d+) / (\d+) % \|$", re.MULTILINE)
+# Shared memory of a multiprocessor.
+SHARED_TOTAL = {"sm_80": 164 << 10, "sm_90": 228 << 10}
 USED = re.compile(r"Used (\d+) registers")
 SHARED = re.compile(r"(\d+) bytes smem")
 
@@ -67,6 +71,15 @@ def read_logs(directory):
     return sorted(found, key=lambda kernel: (kernel.name, kernel.architecture))
 
 
+def resident(threads, registers, shared, shared_total):
+    """Blocks that a multiprocessor holds."""
+    warps = threads // 32
+    of_warp = -(-registers * 32 // 256) * 256
+    by_registers = 4 * (65536 // 4 // of_warp) // warps
+    by_shared = shared_total // (-(-shared // 128) * 128 + 1024)
+    return min(by_registers, by_shared, 64 // warps, 32)
+
+
 def read_table(path):
     table = {}
     for line in path.read_text().splitlines():
@@ -99,10 +112,17 @@ class PtxasTest(unittest.TestCase):
 
     def test_the_documentation_says_the_same(self):
         documented = {}
-        for name, *registers in DOCUMENTED.findall(pathlib.Path("docs/kernels.md").read_text()):
-            for architecture, count in zip(("sm_80", "sm_90"), registers):
-                documented[name, architecture] = int(count)
-        self.assertEqual(documented, {key: registers for key, (registers, _) in self.table.items()})
+        for name, threads, *cells in DOCUMENTED.findall(
+                pathlib.Path("docs/kernels.md").read_text()):
+            registers, static, dynamic = cells[:2], int(cells[2].replace(",", "")), cells[3]
+            for i, architecture in enumerate(SHARED_TOTAL):
+                documented[name, architecture] = int(registers[i]), static
+                shared = static + 1024 * int(dynamic or 0)
+                blocks = resident(int(threads), int(registers[i]), shared, SHARED_TOTAL[architecture])
+                warps = round(100 * blocks * int(threads) / 32 / 64)
+                self.assertEqual((int(cells[4 + i]), int(cells[6 + i])), (blocks, warps),
+                                 f"{name} {architecture}")
+        self.assertEqual(documented, self.table)
 
 
 def main():
