@@ -170,6 +170,22 @@ bool IsOneEdgeAway(const std::string& model, const std::vector<uint32_t>& ids,
   return false;
 }
 
+// How far logits, and what softmax makes of them, may be from the rounding decoder's.
+struct Bounds {
+  float logit;
+  double divergence;
+};
+
+Bounds RoundingBounds() {
+  // In longer prompts some value lies so near to an edge that the order of a sum tips it over.
+  if (&TestedGpu() == &EmulatedBackend()) return {0.3f, 2.5e-3};
+  // A real GPU adds in orders of its own, its tensor cores align products before they add them, its
+  // exponentials are approximate. Noise of one unit of float32 in the decoder's own sums tips some
+  // value over in most of these models, be the prompt ever so short. Noise of 16 units moves logits
+  // by up to 0.46 and divergences to 0.0101 (three seeds of each model and prompt): twice that.
+  return {1.0f, 0.02};
+}
+
 class RoundingTest : public testing::TestWithParam<TinyModel> {};
 
 TEST_P(RoundingTest, AgreesWithADecoderThatRoundsAtTheSamePoints) {
@@ -186,12 +202,11 @@ TEST_P(RoundingTest, AgreesWithADecoderThatRoundsAtTheSamePoints) {
     const std::vector<float>& logits = generated[0].logits[0];
     const float worst = Farthest(expected, logits);
     // Few sums: the same but for float32, which may tip over a value.
-    if (golden.ids.size() <= 2 && !(worst <= kFloat32Error)) {
+    if (golden.ids.size() <= 2 && !(worst <= kFloat32Error) && &TestedGpu() == &EmulatedBackend()) {
       EXPECT_TRUE(IsOneEdgeAway(model.name, golden.ids, logits)) << golden.name << ": " << worst;
     }
-    // In longer prompts some value lies so near to an edge that the order of a sum tips it over.
-    EXPECT_LE(worst, 0.3f) << golden.name;
-    EXPECT_LE(Divergence(expected, logits), 2.5e-3) << golden.name;
+    EXPECT_LE(worst, RoundingBounds().logit) << golden.name;
+    EXPECT_LE(Divergence(expected, logits), RoundingBounds().divergence) << golden.name;
   }
 }
 
