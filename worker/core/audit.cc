@@ -91,7 +91,28 @@ void AuditList(const GroupState& state, const List& list, bool started, Sums& su
 
 }  // namespace
 
+void Scheduler::AuditSums() const {
+  const GroupState& state = *state_;
+  uint64_t held = 0;
+  uint64_t committed = 0;
+  uint64_t owed = 0;
+  for (const Request* request : state.started) {
+    KVERN_CHECK(request->held <= request->committed && request->committed <= request->reserved)
+        << request->dispatch.request_id.ToString() << " holds " << request->held << " of "
+        << request->committed << " blocks, worst case " << request->reserved;
+    held += request->held;
+    committed += request->committed;
+    if (request->guaranteed) owed += request->reserved;
+  }
+  // No block belongs to two requests, and who waits holds none: free + held = total.
+  KVERN_CHECK_EQ(held, state.pool.used());
+  KVERN_CHECK_EQ(committed, state.committed);
+  KVERN_CHECK_EQ(owed, state.owed);
+  KVERN_CHECK_LE(committed, state.config.num_blocks);
+}
+
 void Scheduler::Audit() const {
+  AuditSums();
   const GroupState& state = *state_;
   state.pool.Audit();
   Sums sums;

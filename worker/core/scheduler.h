@@ -8,7 +8,7 @@
 // have a row in the plan after: it is executed, and what it draws is dropped. Ranks execute plans
 // whole and in order; what a plan frees may therefore be used by the next.
 //
-// Invariants (Audit, after every step in tests):
+// Invariants (Audit, after every step in tests; AuditSums, after every step of a leader):
 //  - free + held = total blocks; a block is held by exactly the sequences whose tables name it;
 //  - a request's blocks never exceed BlocksNeeded(prompt, max_tokens, n), its worst case;
 //  - the worst cases of all guaranteed requests, and of any one standard request that has started,
@@ -103,8 +103,11 @@ class Scheduler {
   bool full() const;                 // as many as may be: one must be committed before the next
   bool idle() const;                 // nothing accepted is unfinished, no plan is in flight
 
-  // Dies if an invariant is broken.
+  // Dies if an invariant is broken. Counts every block: for tests and the simulator.
   void Audit() const;
+  // The part of it that looks at each started request once, and at no block: what they hold is what
+  // the pool is missing, and within what is promised. The leader calls it after every step.
+  void AuditSums() const;
 
  private:
   // Appends a drawn token and reports it; true when the choice is over.

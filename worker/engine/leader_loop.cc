@@ -80,6 +80,7 @@ absl::Status LeaderLoop::FinishStep() {
   KVERN_ASSIGN_OR_RETURN(StepResult result, executor_->Finish());
   last_progress_ = MonotonicNow();
   scheduler_->Commit(last_progress_, result, effects_);
+  scheduler_->AuditSums();  // Books that do not add up end the group: better than wrong answers.
   step_id_ = result.step_id;
   samples_hash_ = SamplesHash(result);
   report_due_ = true;
