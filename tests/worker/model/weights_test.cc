@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 
+#include "tests/schemas/files/sized_model.h"
 #include "worker/device/cpu/cpu_device.h"
 #include "worker/device/ops.h"
 #include "worker/model/matrix_loader.h"
@@ -150,6 +152,54 @@ TEST(WeightsTest, CutsInsideAGroupStayFloat32) {
   ASSERT_NE(weights, nullptr);
   EXPECT_EQ(weights->layers[0].out->format(), WeightFormat::kF32);
   EXPECT_EQ(weights->layers[0].down->format(), WeightFormat::kInt8);
+}
+
+// Counts what is read of the files of a folder in memory.
+class CountingSource final : public ByteSource {
+ public:
+  CountingSource(std::shared_ptr<const ByteSource> source, std::atomic<uint64_t>& bytes)
+      : ByteSource(source->name(), source->size()), source_(std::move(source)), bytes_(bytes) {}
+
+ private:
+  absl::Status DoRead(uint64_t offset, std::span<std::byte> out) const override {
+    bytes_ += out.size();
+    return source_->ReadAt(offset, out);
+  }
+
+  std::shared_ptr<const ByteSource> source_;
+  std::atomic<uint64_t>& bytes_;
+};
+
+TEST(WeightsTest, ARankReadsItsRowsAndItsPartOfLongRows) {
+  auto device = NewDevice();
+  // A row of down_proj is 32 KiB: half of it is read alone. One of o_proj is 512 bytes: it is read
+  // whole, as the system would read its page anyway.
+  const ModelSizes sizes{.heads = 8, .kv_heads = 2, .intermediate = 8192, .vocab = 64};
+  const ModelFolder files = SizedFolder(sizes).Folder();
+  std::atomic<uint64_t> read = 0;
+  const ModelFolder counted = {
+      files.name,
+      [&](const std::string& file) -> absl::StatusOr<std::shared_ptr<const ByteSource>> {
+        KVERN_ASSIGN_OR_RETURN(auto source, files.open(file));
+        return std::make_shared<CountingSource>(std::move(source), read);
+      }};
+  auto checkpoint = Checkpoint::FromFolder(counted);
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  for (int rank : {0, 1}) {
+    read = 0;
+    auto weights = LoadWeights(**checkpoint, WeightChoice::kAuto, rank, 2, 64, *device);
+    ASSERT_TRUE(weights.ok()) << weights.status();
+    const RankShard& shard = (*weights)->shard;
+    const uint64_t dim = sizes.head_dim;
+    const uint64_t hidden = sizes.hidden;
+    const uint64_t rows = (shard.q_heads.size() + 2 * shard.kv_heads.size()) * dim +
+                          2 * shard.intermediate.size() + shard.vocab.size();
+    const uint64_t norms = 3 * hidden;
+    const uint64_t out = hidden * sizes.heads * dim;
+    const uint64_t down = hidden * shard.intermediate.size();
+    EXPECT_EQ(read, (rows * hidden + norms + out + down) * sizeof(float));
+    EXPECT_LT(shard.intermediate.size(), sizes.intermediate);
+  }
 }
 
 TEST(WeightsTest, TiedModelsKeepOneTable) {
