@@ -1,5 +1,5 @@
-// A rank's weights in device memory, read from a checkpoint: only this rank's share of the file, but
-// for rows of which a part is not worth a read of its own (matrix_loader.cc).
+// A rank's weights in device memory, read from a checkpoint: only this rank's share of the file,
+// and the rest of rows of which a part is not worth a read of its own (matrix_loader.cc).
 #pragma once
 
 #include <cstdint>
