@@ -10,6 +10,10 @@ namespace {
 constexpr uint64_t kOne = 16;  // weight of a new step: keeps the decay of small sums exact enough
 constexpr uint64_t kDecay = 128;  // steps that count
 
+// Prefill tokens by which steps must differ, or that they must have on average, to tell what one
+// costs. A few more or less are lost in what else steps do: decodes, and the machine's noise.
+constexpr __int128 kTelling = 16;
+
 // Keep every sum within 64 bits: (2^20 tokens)^2 * kOne * kDecay = 2^51.
 constexpr uint64_t kMaxTokens = uint64_t{1} << 20;
 constexpr uint64_t kMaxStepUs = 60'000'000;
@@ -38,11 +42,11 @@ void StepModel::Fit() {
   __int128 variance = w * pp - p * p;
   __int128 covariance = w * tp - p * t;
   speed_.fixed_ns = speed_.ns_per_token = 0;
-  // A line needs steps of different sizes: below one token of deviation it is noise.
-  if (variance > w * w && covariance > 0) {
+  bool differ = variance > kTelling * kTelling * w * w;
+  if (differ && covariance > 0) {
     speed_.ns_per_token = static_cast<uint64_t>(covariance * 1000 / variance);
-  } else if (pp > 0 && variance <= w * w) {
-    speed_.ns_per_token = static_cast<uint64_t>(t * 1000 / std::max<__int128>(p, 1));
+  } else if (!differ && p >= kTelling * w) {
+    speed_.ns_per_token = static_cast<uint64_t>(t * 1000 / p);
     return;  // all steps alike: the rate is all that is known
   }
   __int128 fixed = (t * 1000 - p * static_cast<__int128>(speed_.ns_per_token)) / w;

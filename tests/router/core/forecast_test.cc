@@ -129,6 +129,25 @@ TEST(StepModel, WithEqualStepsTheRateIsWhatWasSeen) {
   EXPECT_NEAR(static_cast<double>(model.Prefill(50, 5120, 512)), 100e6, 1e6);
 }
 
+// What decodes take is not the price of the few prompt tokens beside them.
+TEST(StepModel, ShortPromptsAndLongAnswersDoNotTellTheRate) {
+  StepModel model;
+  Rng rng(7);
+  for (int i = 0; i < 2000; ++i) {
+    uint64_t prompt = i % 25 == 0 ? 4 : 0;
+    model.Observe(i, 1, 30'000 + rng.Below(10'000) + prompt * 200, prompt);
+    // Two chunks at 40 ms a step, whatever the tokens cost.
+    ASSERT_LT(model.Prefill(i, 1000, 512), 200 * kMillisecond) << i;
+  }
+  // Nor for as long as a long prompt is remembered: it tells the rate, then it is forgotten.
+  for (int i = 0; i < 2; ++i) model.Observe(2000, 1, 30'000 + 450 * 1000, 450);
+  EXPECT_NEAR(static_cast<double>(model.Prefill(2000, 900, 450)), 960e6, 100e6);
+  for (int i = 0; i < 900; ++i) {
+    model.Observe(2001 + i, 1, 30'000 + rng.Below(10'000), 0);
+    ASSERT_LT(model.Prefill(2001 + i, 900, 450), 2 * kSecond) << i;
+  }
+}
+
 TEST(StepModel, ForgetsWhatIsOld) {
   StepModel model;
   EXPECT_FALSE(model.known(0));
