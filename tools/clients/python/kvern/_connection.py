@@ -66,13 +66,14 @@ class Connection:
 
     def _open_socket(self):
         self._socket = zmq.Context.instance().socket(zmq.DEALER)
-        ivl_ms = max(10, int(min(1.0, self._timeout / 3) * 1000))
         # Not IMMEDIATE: it drops what was received and not yet read when the connection breaks.
         for option, value in ((zmq.LINGER, _LINGER_MS),
                               (zmq.MAXMSGSIZE, _MAX_MESSAGE_BYTES), (zmq.RCVHWM, 0),
                               (zmq.RECONNECT_IVL, 50), (zmq.RECONNECT_IVL_MAX, 1000),
-                              (zmq.HEARTBEAT_IVL, ivl_ms),
-                              (zmq.HEARTBEAT_TIMEOUT, int(self._timeout * 1000))):
+                              # Not ZMTP heartbeats: one that is due on a connection that broke
+                              # while its input was stopped aborts the process (libzmq 4.3).
+                              (zmq.TCP_KEEPALIVE, 1), (zmq.TCP_KEEPALIVE_IDLE, 15),
+                              (zmq.TCP_KEEPALIVE_INTVL, 5), (zmq.TCP_KEEPALIVE_CNT, 3)):
             self._socket.setsockopt(option, value)
         self._monitor = self._socket.get_monitor_socket(_HANDSHAKE_SUCCEEDED
                                                         | zmq.EVENT_DISCONNECTED)
