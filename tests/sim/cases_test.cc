@@ -11,7 +11,7 @@ namespace {
 SwarmOptions Service(Duration mean_gap) {
   SwarmOptions options = DrawOptions(1);
   options.sim.faults = FaultLevels();
-  options.sim.router.tenants = {TenantConfig{}};
+  options.sim.router.tenants.clear();
   options.sim.router.queue_wait_max = 60 * kSecond;
   options.sim.router.queue_entries = 1000;
   options.sim.router.queue_bytes = 1 << 20;
@@ -19,6 +19,8 @@ SwarmOptions Service(Duration mean_gap) {
   options.sim.kv_blocks = 40;
   options.sim.batch_tokens = 64;
   options.guaranteed_percent = 0;
+  options.greedy_percent = 0;
+  options.tenants_differ = false;
   options.clients = 4;
   options.mean_gap = mean_gap;
   options.max_prompt = 60;

@@ -107,6 +107,28 @@ void DrawTenants(Rng& rng, SimOptions& sim) {
   sim.router.tenants = {favoured, small, thrifty};
 }
 
+// Drawn apart from the rest. Tenants without quotas, more of whose requests wait than the others'
+// make way for, so that it is seen who is served.
+void DrawRivals(Rng rng, SwarmOptions& options) {
+  RouterConfig& router = options.sim.router;
+  router.tenants.clear();
+  bool priorities = rng.Chance(1, 3);
+  for (const char* name : {"one", "two", "three"}) {
+    TenantConfig& tenant = router.tenants.emplace_back();
+    tenant.name = name;
+    tenant.weight = static_cast<uint32_t>(rng.Between(1, 6));
+    if (priorities) tenant.priority_ceiling = static_cast<int32_t>(rng.Between(1, 7));
+  }
+  router.queue_entries = 150;
+  router.queue_bytes = 1 << 20;
+  router.queue_wait_max = 60 * kSecond;
+  options.clients = static_cast<uint32_t>(rng.Between(2, 6));
+  router.max_clients = options.clients + 2;
+  options.mean_gap = rng.Between(6, 30) * kMillisecond;
+  options.greedy_percent = static_cast<uint32_t>(rng.Between(0, 60));
+  options.tenants_differ = rng.Chance(1, 2);
+}
+
 // Drawn apart from the rest. Windows so small that streams of some tens of tokens fill them, and at
 // times so few bytes for each client that a few paused streams are too many.
 void DrawFlow(Rng rng, SimOptions& sim) {
@@ -141,6 +163,7 @@ SwarmOptions DrawOptions(uint64_t seed) {
     if (rng.Chance(1, 3)) options.sim.faults[Fault(i)] = between(1, MaxLevel(Fault(i)));
   }
   DrawFlow(Rng(seed).Fork(5), options.sim);
+  if (Rng rivals = Rng(seed).Fork(7); rivals.Chance(1, 4)) DrawRivals(rivals, options);
   options.sim.plans_in_flight = static_cast<uint32_t>(Rng(seed).Fork(6).Between(1, 2));
   return options;
 }
@@ -152,7 +175,8 @@ std::string ToString(const SwarmOptions& o) {
       " batch_tokens=", s.batch_tokens, " plans_in_flight=", s.plans_in_flight,
       " clients=", o.clients, " mean_gap_ms=", o.mean_gap / kMillisecond,
       " max_prompt=", o.max_prompt, " max_output=", o.max_output,
-      " tenants=", s.router.tenants.size(), " guaranteed_percent=", o.guaranteed_percent,
+      " tenants=", s.router.tenants.size(), " greedy_percent=", o.greedy_percent,
+      " tenants_differ=", o.tenants_differ, " guaranteed_percent=", o.guaranteed_percent,
       " queue_entries=", s.router.queue_entries, " queue_bytes=", s.router.queue_bytes,
       " max_delay_ms=", s.max_delay / kMillisecond, " max_requests=", s.max_requests,
       " faults=", ToString(s.faults), " bug=", static_cast<int>(o.bug));

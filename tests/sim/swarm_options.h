@@ -34,6 +34,11 @@ struct SwarmOptions {
   uint32_t max_prompt = 60;
   uint32_t max_output = 60;
   uint32_t guaranteed_percent = 50;  // the others are of class standard
+  // Requests that the first client asks for, beside its share of the others: more than its tenant
+  // has a right to.
+  uint32_t greedy_percent = 0;
+  // The first tenant has long prompts and short outputs, and the others the reverse.
+  bool tenants_differ = false;
   Bug bug = Bug::kNone;
 };
 

@@ -6,6 +6,7 @@ namespace kvern::sim {
 namespace {
 
 constexpr uint32_t kBurst = 8;
+constexpr uint32_t kShorter = 8;
 
 }  // namespace
 
@@ -32,8 +33,9 @@ std::optional<Ask> SwarmWorkload::Next() {
   Ask ask;
   ask.at = now_;
   ask.client = static_cast<uint32_t>(rng_.Below(clients_.size()));
+  if (options_.greedy_percent > 0 && rng_.Chance(options_.greedy_percent, 100)) ask.client = 0;
   GenerateRequest& request = ask.request;
-  DrawInput(request);
+  DrawInput(clients_[ask.client], request);
   DrawStops(request);
   if (rng_.Chance(3, 4)) request.seed = rng_.Next();
   request.service_class = rng_.Chance(options_.guaranteed_percent, 100) ? ServiceClass::kGuaranteed
@@ -46,8 +48,14 @@ std::optional<Ask> SwarmWorkload::Next() {
   return ask;
 }
 
-void SwarmWorkload::DrawInput(GenerateRequest& request) {
-  auto prompt = static_cast<size_t>(rng_.Between(1, options_.max_prompt));
+void SwarmWorkload::DrawInput(uint32_t tenant, GenerateRequest& request) {
+  uint32_t max_prompt = options_.max_prompt;
+  uint32_t max_output = options_.max_output;
+  if (options_.tenants_differ) {
+    uint32_t& shorter = tenant == 0 ? max_output : max_prompt;
+    shorter = shorter / kShorter + 1;
+  }
+  auto prompt = static_cast<size_t>(rng_.Between(1, max_prompt));
   if (rng_.Chance(1, 2)) {
     request.prompt_token_ids =
         std::vector<uint32_t>(prompt, static_cast<uint32_t>(rng_.Below(options_.sim.model.vocab)));
@@ -62,7 +70,7 @@ void SwarmWorkload::DrawInput(GenerateRequest& request) {
   if (rng_.Chance(1, 20)) {  // more than the model, and perhaps more than a group, can hold
     request.max_tokens = static_cast<uint32_t>(rng_.Between(80, 200));
   } else if (rng_.Chance(9, 10)) {
-    request.max_tokens = static_cast<uint32_t>(rng_.Between(1, options_.max_output));
+    request.max_tokens = static_cast<uint32_t>(rng_.Between(1, max_output));
   }
 }
 

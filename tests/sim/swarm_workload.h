@@ -22,7 +22,7 @@ class SwarmWorkload : public Workload {
   std::optional<Ask> Next() override;
 
  private:
-  void DrawInput(GenerateRequest& request);
+  void DrawInput(uint32_t tenant, GenerateRequest& request);
   void DrawStops(GenerateRequest& request);
 
   SwarmOptions options_;

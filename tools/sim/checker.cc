@@ -132,13 +132,16 @@ void Checker::End(Time now, Record& record) {
   if (!record.client_lost) --open_;
 }
 
-void Checker::Dispatched(Time now, const Dispatch& dispatch, uint64_t group_blocks) {
+void Checker::Dispatched(Time now, const Dispatch& dispatch, uint32_t group,
+                         uint64_t group_blocks) {
   const RequestId& id = dispatch.request_id;
   Record* record = Find(id);
   if (record == nullptr) return Violate("S3", id, "dispatched, but nobody asked for it");
   if (record->dispatched && !record->repeated)
     Violate("S2", id, "dispatched twice without a new epoch");
   record->dispatched = true;
+  record->group = group;
+  for (Record::Choice& choice : record->choices) choice.heard = 0;
   if (!record->client_lost && !std::exchange(record->holds_quota, true)) {
     running_blocks_[record->tenant] += NeedOf(*record);
   }

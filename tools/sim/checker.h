@@ -41,7 +41,7 @@ class Checker {
   void Introduced(uint32_t client, Incarnation incarnation);
 
   // ---- What the router did.
-  void Dispatched(Time now, const Dispatch& dispatch, uint64_t group_blocks);
+  void Dispatched(Time now, const Dispatch& dispatch, uint32_t group, uint64_t group_blocks);
   // After all dispatches of one turn of the router; their order is not seen.
   void TurnOver();
   // The router says to a client, or its client is gone, so that nobody will say: it has ended.
@@ -58,8 +58,8 @@ class Checker {
 
   // Null: nobody asked for it.
   Record* Find(const RequestId& id);
-  // Its tenant may have a number of blocks at once.
-  bool HasBlockQuota(const Record& record) const { return max_blocks_[record.tenant] > 0; }
+  // The tenant may have a number of blocks at once, and no more.
+  bool HasBlockQuota(uint32_t tenant) const { return max_blocks_[tenant] > 0; }
   // KV blocks, worst case.
   uint64_t NeedOf(const Record& record) const;
   // In the order of asking.

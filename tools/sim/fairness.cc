@@ -3,79 +3,109 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+
 namespace kvern::sim {
 namespace {
 
 // Divisible by the small weights, so that little is lost in the division.
 constexpr uint64_t kScale = 5040;
+// What may be lost in the divisions of a run, here and in the router.
+constexpr uint64_t kRounding = 2 * kScale;
 
 }  // namespace
 
-FairnessMeter::FairnessMeter(std::vector<uint32_t> weights)
-    : weights_(std::move(weights)),
-      served_(weights_.size()),
-      waiting_(weights_.size()),
-      pairs_(weights_.size() * weights_.size()) {}
+FairnessMeter::FairnessMeter(std::vector<uint32_t> weights) : weights_(std::move(weights)) {}
 
-void FairnessMeter::Add(const RouterEffects& effects, Checker& checker) {
+uint64_t FairnessMeter::gap() const { return gap_ / kScale; }
+
+uint64_t FairnessMeter::Scaled(uint32_t tenant, uint64_t tokens) const {
+  return tokens * kScale / weights_[tenant];
+}
+
+FairnessMeter::Account& FairnessMeter::Touch(uint32_t tenant, int32_t number) {
+  Band& band = bands_[number];
+  if (band.accounts.empty()) {
+    band.accounts.resize(weights_.size());
+    band.pairs.resize(weights_.size() * weights_.size());
+  }
+  Account& account = band.accounts[tenant];
+  if (!std::exchange(account.touched, true)) band.touched.push_back(tenant);
+  return account;
+}
+
+void FairnessMeter::Heard(uint32_t tenant, int32_t band, uint64_t tokens) {
   if (weights_.size() < 2) return;
-  for (const ToClient& to : effects.to_clients) {
-    if (const auto* accepted = std::get_if<Accepted>(&to.message)) {
-      Record* record = checker.Find(accepted->request_id);
-      record->in_line = true;
-      Wait(record->tenant, 1);
-    } else if (const auto* deltas = std::get_if<Deltas>(&to.message)) {
-      for (const Delta& delta : deltas->deltas) {
-        Serve(checker.Find(delta.request_id)->tenant, kOutputWeight * delta.token_ids.size());
+  Account& account = Touch(tenant, band);
+  uint64_t service = Scaled(tenant, kOutputWeight * tokens);
+  account.served += service;
+  account.since_head += service;
+}
+
+void FairnessMeter::Started(uint32_t tenant, int32_t band, uint64_t prompt_tokens, bool head) {
+  if (weights_.size() < 2) return;
+  Account& account = Touch(tenant, band);
+  account.started += Scaled(tenant, prompt_tokens);
+  account.head = account.head || head;
+}
+
+void FairnessMeter::Waits(uint32_t tenant, int32_t band, bool anew) {
+  if (weights_.size() >= 2 && anew) Touch(tenant, band).waits_since = ++stamp_;
+}
+
+void FairnessMeter::Leaves(uint32_t tenant, int32_t band) {
+  if (weights_.size() >= 2) Touch(tenant, band).waits_since = 0;
+}
+
+void FairnessMeter::Forget() {
+  for (auto& [number, band] : bands_) {
+    for (uint32_t tenant = 0; tenant < weights_.size(); ++tenant) {
+      if (band.accounts[tenant].waits_since > 0) Waits(tenant, number, /*anew=*/true);
+    }
+  }
+}
+
+std::string FairnessMeter::TurnOver() {
+  std::string wrong;
+  for (auto& [number, band] : bands_) {
+    for (uint32_t tenant : band.touched) {
+      Account& account = band.accounts[tenant];
+      account.most_since_head = std::max(account.most_since_head, account.since_head);
+      uint64_t started = std::exchange(account.started, 0);
+      account.served += started;
+      // The order within a turn is not seen: all of it may have come after the head.
+      if (std::exchange(account.head, false)) account.since_head = 0;
+      account.since_head += started;
+      account.most_since_head = std::max(account.most_since_head, account.since_head);
+    }
+    for (uint32_t tenant : std::exchange(band.touched, {})) {
+      band.accounts[tenant].touched = false;
+      for (uint32_t other = 0; other < weights_.size(); ++other) {
+        if (other == tenant) continue;
+        std::string what = Compare(band, std::min(tenant, other), std::max(tenant, other));
+        if (!what.empty()) wrong = absl::StrCat("in band ", number, ", ", what);
       }
-    } else if (const auto* error = std::get_if<RequestError>(&to.message)) {
-      if (Record* record = checker.Find(error->request_id)) Leave(*record);
     }
   }
-  for (const ToWorker& to : effects.to_workers) {
-    const auto* commands = std::get_if<Commands>(&to.message);
-    if (commands == nullptr) continue;
-    for (const Dispatch& dispatch : commands->dispatches) {
-      Record* record = checker.Find(dispatch.request_id);
-      Leave(*record);
-      Serve(record->tenant, dispatch.prompt.size());
-    }
-  }
+  return wrong;
 }
 
-void FairnessMeter::Leave(Record& record) {
-  if (!std::exchange(record.in_line, false)) return;
-  Wait(record.tenant, -1);
-}
-
-void FairnessMeter::Wait(uint32_t tenant, int change) {
-  bool waited = waiting_[tenant] > 0;
-  waiting_[tenant] += static_cast<uint64_t>(change);
-  if (waited != (waiting_[tenant] > 0)) Update(tenant);
-}
-
-void FairnessMeter::Serve(uint32_t tenant, uint64_t tokens) {
-  served_[tenant] += tokens * kScale / weights_[tenant];
-  Update(tenant);
-}
-
-void FairnessMeter::Update(uint32_t tenant) {
-  auto tenants = static_cast<uint32_t>(weights_.size());
-  for (uint32_t other = 0; other < tenants; ++other) {
-    if (other != tenant) UpdatePair(std::min(tenant, other), std::max(tenant, other));
-  }
-}
-
-void FairnessMeter::UpdatePair(uint32_t a, uint32_t b) {
-  Pair& pair = pairs_[a * weights_.size() + b];
-  bool both_wait = waiting_[a] > 0 && waiting_[b] > 0;
-  int64_t difference = static_cast<int64_t>(served_[a]) - static_cast<int64_t>(served_[b]);
-  if (both_wait && !pair.both_wait) pair.lowest = pair.highest = difference;
-  pair.both_wait = both_wait;
-  if (!both_wait) return;
+std::string FairnessMeter::Compare(Band& band, uint32_t a, uint32_t b) {
+  const Account& one = band.accounts[a];
+  const Account& two = band.accounts[b];
+  if (one.waits_since == 0 || two.waits_since == 0) return "";
+  Pair& pair = band.pairs[a * weights_.size() + b];
+  int64_t difference = static_cast<int64_t>(one.served) - static_cast<int64_t>(two.served);
+  bool same = pair.waits_since[0] == one.waits_since && pair.waits_since[1] == two.waits_since;
+  if (!same) pair = {{one.waits_since, two.waits_since}, difference, difference};
   pair.lowest = std::min(pair.lowest, difference);
   pair.highest = std::max(pair.highest, difference);
-  gap_ = std::max(gap_, static_cast<uint64_t>(pair.highest - pair.lowest) / kScale);
+  auto gap = static_cast<uint64_t>(pair.highest - pair.lowest);
+  gap_ = std::max(gap_, gap);
+  uint64_t allowed = one.most_since_head + two.most_since_head;
+  if (gap <= allowed + kRounding) return "";
+  return absl::StrCat("the services of tenants ", a, " and ", b, ", that wait, drifted apart by ",
+                      gap / kScale, " tokens, allowed: ", allowed / kScale);
 }
 
 }  // namespace kvern::sim

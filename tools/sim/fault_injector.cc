@@ -92,7 +92,7 @@ bool FaultInjector::HappenToGroup(Fault fault, SimGroup& group) {
     case Fault::kReportLies:
       return group.LieOnce();
     case Fault::kDispatchRefused:
-      return group.RefuseOnce();
+      return group.RefuseNext(static_cast<uint32_t>(rng_->Between(1, 6)));
     default:
       return group.RepeatOnce();
   }

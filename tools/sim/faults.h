@@ -29,7 +29,7 @@ enum class Fault : uint8_t {
   kRankOutlives,     // comes back, and a rank of the life before joins after all
   kReportLies,       // a report that breaks the protocol
   kReportRepeated,   // a report arrives twice
-  kDispatchRefused,  // the worker refuses what it is sent
+  kDispatchRefused,  // the worker refuses a few of what it is sent
   // ---- connections; at random times
   kGroupReset,        // broken and made anew: what was under way is lost
   kGroupPartitioned,  // nothing arrives for a while, in both directions

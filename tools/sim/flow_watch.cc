@@ -51,7 +51,7 @@ void FlowWatch::Take(Time now, const RouterEffects& effects) {
     }
   }
   for (const auto& [id, stream] : streams_) {
-    if (stream.sent > 0 && checker_.HasBlockQuota(*checker_.Find(id))) NoteUnread(id);
+    if (stream.sent > 0 && checker_.HasBlockQuota(checker_.Find(id)->tenant)) NoteUnread(id);
   }
 }
 

@@ -115,7 +115,8 @@ bool SimGroup::Kill(const Death& death) {
   // Of two lives ago, a join is nothing that the router could tell from a newer one.
   if (world_->now() <= late_until_) ++faults_;
   up_ = false;
-  paused_ = doomed_ = lie_ = repeat_ = refuse_ = false;
+  paused_ = doomed_ = lie_ = repeat_ = false;
+  refuse_ = 0;
   slowness_ = 1;
   next_start_ = death.next_start;
   deaths_to_come_ = death.deaths_to_come;
@@ -186,9 +187,9 @@ bool SimGroup::LieOnce() {
   return true;
 }
 
-bool SimGroup::RefuseOnce() {
+bool SimGroup::RefuseNext(uint32_t count) {
   if (!up_) return false;
-  refuse_ = true;
+  refuse_ = count;
   return true;
 }
 
@@ -229,6 +230,7 @@ void SimGroup::DoTurn() {
     world_->ToRouter(peers_[0], WorkerSaid{peers_[0], Leave{incarnation_}});
     up_ = false;
     left_ = true;
+    ++faults_;  // what is under way to its other ranks finds nobody
     // A process that exits in order sends its last words.
     for (PeerId gone : peers_) world_->Disconnect(gone, /*lose_tail=*/false);
     return;
@@ -263,7 +265,8 @@ void SimGroup::Apply(const Commands& commands) {
   cancel_all();  // twice, as the production loop does
   for (const Dispatch& dispatch : commands.dispatches) {
     NoteSent(dispatch.request_id);
-    if (std::exchange(refuse_, false)) {
+    if (refuse_ > 0) {
+      --refuse_;
       effects_.nacks.push_back(
           {dispatch.request_id, dispatch.epoch, ErrorCode::kUnavailable, kMadeUp});
       continue;

@@ -71,8 +71,8 @@ class SimGroup {
   bool SlowDown(uint32_t factor, Time until);
   // The next report breaks the protocol in some way the router must notice.
   bool LieOnce();
-  // The next dispatch is refused.
-  bool RefuseOnce();
+  // The next dispatches are refused.
+  bool RefuseNext(uint32_t count);
   // The next report is sent twice.
   bool RepeatOnce();
   // The connections break and are made anew; the ranks notice after a moment, and end.
@@ -144,7 +144,7 @@ class SimGroup {
   bool doomed_ = false;
   bool lie_ = false;
   bool repeat_ = false;
-  bool refuse_ = false;
+  uint32_t refuse_ = 0;  // dispatches
   std::optional<StepReport> lie_told_;
   uint64_t faults_ = 0;
   uint64_t life_ = 0;  // counts starts and deaths

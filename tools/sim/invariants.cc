@@ -8,9 +8,6 @@
 namespace kvern::sim {
 namespace {
 
-// As in router/core: an output token counts as two input tokens, and that many requests may pass a
-// head of the line that does not fit.
-constexpr uint64_t kMaxPassed = 16;
 // Steps of a group's life after which the router knows how long they take.
 constexpr uint64_t kStepsToLearn = 200;
 
@@ -22,6 +19,7 @@ void Simulation::Violate(const std::string& what) {
 
 void Simulation::CheckCheaply(const RouterEffects& effects) {
   for (const ToClient& to : effects.to_clients) NoteAnswer(to.message);
+  breaker_.Hear(now(), effects);
   for (const ToWorker& to : effects.to_workers) CheckCommands(to);
   flow_.Take(now(), effects);
   checker_.TurnOver();
@@ -29,16 +27,7 @@ void Simulation::CheckCheaply(const RouterEffects& effects) {
   watch_.Hear(effects);
   CheckNotes(effects.notes);
   watch_.TurnOver(effects);
-  fairness_.Add(effects, checker_);
-  for (const RequestId& id : checker_.TakeLost()) {
-    fairness_.Leave(*checker_.Find(id));
-    checker_.Ended(*checker_.Find(id));
-  }
-  if (fairness_.gap() > fairness_bound_) {
-    Violate(absl::StrCat("L5: the services of two tenants that wait drifted apart by ",
-                         fairness_.gap(), " tokens, allowed: ", fairness_bound_));
-    fairness_bound_ = UINT64_MAX;  // once is enough
-  }
+  for (const RequestId& id : checker_.TakeLost()) checker_.Ended(*checker_.Find(id));
   if (front_end_->NextDeadline() <= now()) Violate("S7: a timer is due after Flush");
 }
 
@@ -48,6 +37,8 @@ void Simulation::NoteAnswer(const RouterToClient& message) {
   };
   if (const auto* accepted = std::get_if<Accepted>(&message)) {
     waiting_.push_back(accepted->request_id);
+    // Of two with one id, the first has ended.
+    if (Record* record = checker_.Find(accepted->request_id)) record->dispatched = false;
   } else if (const auto* error = std::get_if<RequestError>(&message)) {
     if (!error->details.still_open) ended(error->request_id);
   } else if (const auto* deltas = std::get_if<Deltas>(&message)) {
@@ -67,7 +58,8 @@ void Simulation::NoteLinedUp(const RouterEffects& effects) {
 }
 
 void Simulation::CheckCommands(const ToWorker& to) {
-  SimGroup& group = *groups_[network_.At(to.worker).owner];
+  uint32_t owner = network_.At(to.worker).owner;
+  SimGroup& group = *groups_[owner];
   if (const auto* start = std::get_if<GroupStart>(&to.message)) {
     known_groups_[group.name()] = start->kv_blocks;
     if (start->kv_blocks != group.kv_blocks() && start->group_incarnation == group.incarnation()) {
@@ -79,11 +71,12 @@ void Simulation::CheckCommands(const ToWorker& to) {
     }
   }
   if (const auto* commands = std::get_if<Commands>(&to.message)) {
-    Sent& sent = sent_[network_.At(to.worker).owner];
+    Sent& sent = sent_[owner];
     sent_at_ = queue_.executed();
     if (sent.event != queue_.executed()) sent = {queue_.executed(), {}};
     for (const Dispatch& dispatch : commands->dispatches) {
-      checker_.Dispatched(now(), dispatch, group.kv_blocks());
+      checker_.Dispatched(now(), dispatch, owner, group.kv_blocks());
+      breaker_.Started(now(), owner, dispatch.request_id);
       sent.requests.push_back(dispatch.request_id);
     }
   }
@@ -107,24 +100,6 @@ SimGroup* Simulation::GroupNamed(const std::string& name) {
   auto index = group_by_name_.find(name);
   KVERN_CHECK(index != group_by_name_.end()) << name;
   return groups_[index->second].get();
-}
-
-// Sheng et al., OSDI 2024, theorem 4.4: 2 max(w_p L_input, w_q M) between tenants that wait, M
-// being the tokens that run at once; and what passes a blocked head of the line meanwhile. Quotas
-// and priorities are meant to break it.
-uint64_t Simulation::FairnessBound() const {
-  uint32_t least = UINT32_MAX;
-  for (const TenantConfig& tenant : options_.router.tenants) {
-    bool plain = tenant.max_blocks == 0 && tenant.block_seconds_per_minute == 0 &&
-                 tenant.priority_ceiling == 0;
-    if (!plain) return UINT64_MAX;
-    least = std::min(least, tenant.weight);
-  }
-  if (least == UINT32_MAX) least = 1;
-  uint64_t running = options_.groups * options_.kv_blocks * kBlockSize;
-  uint64_t largest = std::max<uint64_t>(options_.router.max_seq_len, kOutputWeight * running);
-  uint64_t backfill = kMaxPassed * uint64_t{options_.router.max_seq_len} * kOutputWeight;
-  return (2 * largest + backfill) / least;
 }
 
 RouterStatus Simulation::TakeStatus() {
@@ -245,13 +220,18 @@ void Simulation::CheckWaiting() {
   for (const auto& [name, blocks] : known_groups_) largest = std::max(largest, blocks);
   std::erase_if(waiting_, [&](const RequestId& id) {
     const Record& record = *checker_.Find(id);
-    if (record.dispatched || record.over) return true;
+    if (record.dispatched || record.answered) return true;
     uint64_t need = checker_.NeedOf(record);
-    if (largest == 0 || need <= largest) return false;
+    bool too_large = largest != 0 && need > largest;
+    // Its deadline, and the turn that comes for it.
+    Duration late = now() - record.arrived - record.ttft_deadline;
+    if (!too_large && late <= options_.router_turn) return false;
     absl::StatusOr<RequestStatus> found = front_end_->Find(id);
     if (!found.ok() || found->state != "queued") return true;  // the answer is under way
-    Violate(absl::StrCat("S8: a request that needs ", need, " blocks waits, the largest group has ",
-                         largest));
+    Violate(too_large ? absl::StrCat("S8: a request that needs ", need,
+                                     " blocks waits, the largest group has ", largest)
+                      : absl::StrCat("L3: a request waits ", late / kMicrosecond,
+                                     " us after its deadline"));
     return true;
   });
 }

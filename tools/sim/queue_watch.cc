@@ -8,25 +8,37 @@
 namespace kvern::sim {
 namespace {
 
-// So many may pass the head of the queue, as router/core/dispatch.cc promises.
+// So many may pass the head of the queue, each so many times smaller, as router/core/dispatch.cc
+// promises.
 constexpr uint32_t kMaxPassed = 16;
+constexpr uint64_t kBackfillShare = 4;
 
 }  // namespace
 
-QueueWatch::QueueWatch(Checker& checker, Checker::Report violation)
-    : checker_(checker), violation_(std::move(violation)) {}
+QueueWatch::QueueWatch(std::vector<uint32_t> weights, Checker& checker, Checker::Report violation)
+    : checker_(checker), violation_(std::move(violation)), meter_(std::move(weights)) {}
+
+void QueueWatch::Heard(const Record& record, uint64_t tokens) {
+  meter_.Heard(record.tenant, record.priority, tokens);
+}
 
 void QueueWatch::Hear(const RouterEffects& effects) {
   for (const ToClient& to : effects.to_clients) Told(to.message);
 }
 
 void QueueWatch::TurnOver(const RouterEffects& effects) {
+  std::vector<Front> fronts = TakeFronts();
   size_t started = 0;
   for (const ToWorker& to : effects.to_workers) {
     const auto* commands = std::get_if<Commands>(&to.message);
-    if (commands != nullptr) started += commands->dispatches.size();
+    if (commands == nullptr) continue;
+    started += commands->dispatches.size();
+    for (const Dispatch& dispatch : commands->dispatches) CheckBand(dispatch.request_id, fronts);
   }
-  CheckPassed(started);
+  CheckPassed(started, fronts);
+  std::string unfair = meter_.TurnOver();
+  if (!unfair.empty()) violation_(absl::StrCat("L5: ", unfair));
+  ++turn_;
 }
 
 void QueueWatch::Told(const RouterToClient& message) {
@@ -47,36 +59,98 @@ void QueueWatch::Told(const RouterToClient& message) {
 }
 
 void QueueWatch::Accepted(const RequestId& id) {
-  const Record* record = checker_.Find(id);
+  Record* record = checker_.Find(id);
   if (record == nullptr) return;
-  one_line_ = one_line_ && record->tenant == 0 && record->priority == 0;
-  if (one_line_) line_.push_back(id);
+  record->answered = false;  // the first of two may have been
+  record->passed = 0;
+  lines_[record->priority][record->tenant].push_back({id, turn_});
 }
 
 void QueueWatch::ClientGone(uint32_t client) {
-  std::erase_if(line_, [&](const RequestId& id) {
-    const Record& record = *checker_.Find(id);
-    return record.client == client && record.client_lost;
+  for (auto& [band, tenants] : lines_) {
+    for (auto& [tenant, line] : tenants) {
+      for (const Waiting& waiting : line) {
+        Record& record = *checker_.Find(waiting.id);
+        if (record.client == client && record.client_lost) record.answered = true;
+      }
+    }
+  }
+}
+
+bool QueueWatch::Gone(const RequestId& id) const {
+  const Record& record = *checker_.Find(id);
+  return record.dispatched || record.answered;
+}
+
+std::vector<QueueWatch::Front> QueueWatch::TakeFronts() {
+  std::vector<Front> fronts;
+  for (auto& [band, tenants] : lines_) {
+    for (auto& [tenant, line] : tenants) {
+      if (!line.empty()) fronts.push_back(TakeFront(band, tenant, line));
+    }
+  }
+  return fronts;
+}
+
+QueueWatch::Front QueueWatch::TakeFront(int32_t band, uint32_t tenant, Line& line) {
+  Front front{band, tenant, checker_.HasBlockQuota(tenant), /*stays=*/true};
+  auto may_have_been_head = [&] {
+    const Record& record = *checker_.Find(line.front().id);
+    front.largest = std::max(front.largest, checker_.NeedOf(record));
+  };
+  for (; !line.empty() && Gone(line.front().id); line.pop_front()) {
+    may_have_been_head();
+    front.stays = false;
+  }
+  if (line.empty()) {
+    if (!front.has_quota) meter_.Leaves(tenant, band);
+    return front;
+  }
+  may_have_been_head();
+  front.head = &line.front().id;
+  // Whoever lines up when all before it have left has begun to wait.
+  bool anew = line.front().turn == turn_;
+  front.stays = front.stays && !anew;
+  if (!front.has_quota) meter_.Waits(tenant, band, anew);
+  return front;
+}
+
+bool QueueWatch::MayPass(uint64_t blocks, int32_t band, const std::vector<Front>& fronts) {
+  return std::any_of(fronts.begin(), fronts.end(), [&](const Front& front) {
+    return front.band >= band && blocks * kBackfillShare <= front.largest;
   });
 }
 
-void QueueWatch::CheckPassed(size_t started) {
-  if (!one_line_) return line_.clear();
-  auto gone = [&](const RequestId& id) {
-    const Record& r = *checker_.Find(id);
-    return r.dispatched || r.answered;
-  };
-  // Only what was the head at the beginning of the turn, and still is, was passed by all of them.
-  bool same = !line_.empty() && line_.front() == head_ && !gone(head_);
-  if (same) {
-    Record& head = *checker_.Find(head_);
-    head.passed += static_cast<uint32_t>(started);
-    if (started > 0 && head.passed > kMaxPassed) {
-      Violate("S6", head_, absl::StrCat(head.passed, " have passed it at the head of the queue"));
-    }
+void QueueWatch::CheckBand(const RequestId& id, const std::vector<Front>& fronts) {
+  const Record* record = checker_.Find(id);
+  if (record == nullptr) return;
+  uint64_t need = checker_.NeedOf(*record);
+  meter_.Started(record->tenant, record->priority, record->prompt_tokens,
+                 /*head=*/!MayPass(need, record->priority, fronts));
+  // The highest band of which one could start, but for its size.
+  auto top = std::find_if(fronts.begin(), fronts.end(), [](const Front& front) {
+    return front.head != nullptr && !front.has_quota;
+  });
+  if (top == fronts.end() || top->band <= record->priority) return;
+  if (MayPass(need, top->band, fronts)) return;
+  Violate("S6", id,
+          absl::StrCat("started in band ", record->priority, " with ", need,
+                       " blocks while request ", top->head->low, " waits in band ", top->band));
+}
+
+void QueueWatch::CheckPassed(size_t started, const std::vector<Front>& fronts) {
+  // The head of the queue is the one of the highest band, if that has one tenant: else it is not
+  // seen whose turn it is. Only what was the head throughout the turn was passed by all of them.
+  if (started == 0 || fronts.empty()) return;
+  const Front& front = fronts[0];
+  bool alone = fronts.size() == 1 || fronts[1].band < front.band;
+  if (!alone || front.has_quota || front.head == nullptr || !front.stays) return;
+  Record& head = *checker_.Find(*front.head);
+  head.passed += static_cast<uint32_t>(started);
+  if (head.passed > kMaxPassed) {
+    Violate("S6", *front.head,
+            absl::StrCat(head.passed, " have passed it at the head of the queue"));
   }
-  while (!line_.empty() && gone(line_.front())) line_.pop_front();
-  head_ = line_.empty() ? RequestId{} : line_.front();
 }
 
 void QueueWatch::Violate(const char* name, const RequestId& id, const std::string& what) {

@@ -3,19 +3,31 @@
 // of README.md.
 #pragma once
 
+#include <cstdint>
 #include <deque>
+#include <functional>
+#include <map>
 #include <string>
+#include <vector>
 
 #include "router/core/router.h"
 #include "tools/sim/checker.h"
+#include "tools/sim/fairness.h"
 
 namespace kvern::sim {
 
 class QueueWatch {
  public:
-  // The checker outlives the watch.
-  QueueWatch(Checker& checker, Checker::Report violation);
+  // The checker outlives the watch. `weights`: [tenants].
+  QueueWatch(std::vector<uint32_t> weights, Checker& checker, Checker::Report violation);
 
+  const FairnessMeter& fairness() const { return meter_; }
+
+  // ---- In one turn of the router, in this order.
+  // It hears of so many more tokens of what runs.
+  void Heard(const Record& record, uint64_t tokens);
+  // Some of which came with a report that it refused, at its end or before.
+  void HeardRefused() { meter_.Forget(); }
   // What was said in one turn.
   void Hear(const RouterEffects& effects);
   // In it the router has noticed that a client is gone, and tells nobody the end of its requests.
@@ -24,17 +36,38 @@ class QueueWatch {
   void TurnOver(const RouterEffects& effects);
 
  private:
+  struct Waiting {
+    RequestId id;
+    uint64_t turn = 0;  // that lined it up
+  };
+  // One tenant's requests of one band, in order. What has left the middle of it is still there.
+  using Line = std::deque<Waiting>;
+  // A line after the turn.
+  struct Front {
+    int32_t band = 0;
+    uint32_t tenant = 0;
+    bool has_quota = false;  // of blocks: whether its head may start is not seen
+    bool stays = false;      // the head, if there is one, was the head before the turn
+    const RequestId* head = nullptr;
+    uint64_t largest = 0;  // blocks that a head of it in this turn may need
+  };
+
   void Told(const RouterToClient& message);
   void Accepted(const RequestId& id);
-  void CheckPassed(size_t started);
+  std::vector<Front> TakeFronts();
+  Front TakeFront(int32_t band, uint32_t tenant, Line& line);
+  bool Gone(const RequestId& id) const;
+  // Whether one that needs `blocks` may have passed a blocked head of that band or one above.
+  static bool MayPass(uint64_t blocks, int32_t band, const std::vector<Front>& fronts);
+  void CheckBand(const RequestId& id, const std::vector<Front>& fronts);
+  void CheckPassed(size_t started, const std::vector<Front>& fronts);
   void Violate(const char* name, const RequestId& id, const std::string& what);
 
   Checker& checker_;
   Checker::Report violation_;
-  // While all have one tenant and no priority: accepted and not started, in order.
-  bool one_line_ = true;
-  std::deque<RequestId> line_;
-  RequestId head_;  // of it, after the turn before
+  FairnessMeter meter_;
+  std::map<int32_t, std::map<uint32_t, Line>, std::greater<>> lines_;  // [band][tenant]
+  uint64_t turn_ = 0;
 };
 
 }  // namespace kvern::sim

@@ -28,6 +28,7 @@ struct Record {
     uint32_t tokens = 0;
     uint32_t last_token = 0;
     bool finished = false;
+    uint32_t heard = 0;  // tokens, by the router
     std::unique_ptr<Text> text;
   };
   absl::InlinedVector<Choice, 1> choices;
@@ -53,12 +54,12 @@ struct Record {
   bool has_deadline = false;
   bool bad = false;        // must be refused as invalid
   bool cancelled = false;  // by its client
-  bool in_line = false;    // accepted, and neither dispatched nor ended by the router
   bool dispatched = false;
   ErrorCode error = ErrorCode::kNone;
   uint32_t prompt_tokens = 0;
   int32_t priority = 0;
   uint32_t n = 1;
+  uint32_t group = 0;   // that it was dispatched to
   uint32_t passed = 0;  // started while it was the head of the queue
   uint32_t preemptions = 0;
   uint32_t stop_strings = 0;  // that ended a choice

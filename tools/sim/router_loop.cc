@@ -57,25 +57,60 @@ void Simulation::WakeRouter(Time at) {
 }
 
 void Simulation::Step(RouterEvent event) {
-  PeerId liar = 0;
+  PeerId reporter = 0;
+  bool lie = false;
+  Heard heard;
   if (const auto* said = std::get_if<ClientSaid>(&event)) {
     const auto* request = std::get_if<GenerateRequest>(&said->message);
     if (request != nullptr) checker_.Arrived(now(), request->request_id);
     flow_.Hears(now(), *said);
-  } else if (const auto* heard = std::get_if<WorkerSaid>(&event)) {
-    const auto* report = std::get_if<StepReport>(&heard->message);
-    bool lie = report != nullptr && groups_[network_.At(heard->worker).owner]->IsLie(*report);
-    if (lie) liar = heard->worker;
+  } else if (const auto* worker = std::get_if<WorkerSaid>(&event)) {
+    const auto* report = std::get_if<StepReport>(&worker->message);
+    if (report != nullptr) {
+      reporter = worker->worker;
+      lie = groups_[network_.At(reporter).owner]->IsLie(*report);
+      if (hears_reports_) heard = HeardIn(*report);
+    }
   }
   size_t said_before = effects_.to_workers.size();
   front_end_->Step(now(), std::move(event), effects_);
-  if (liar == 0) return;
+  if (reporter == 0) return;
   bool refused =
       std::any_of(effects_.to_workers.begin() + static_cast<ptrdiff_t>(said_before),
                   effects_.to_workers.end(), [&](const ToWorker& to) {
-                    return to.worker == liar && std::holds_alternative<JoinRefused>(to.message);
+                    return to.worker == reporter && std::holds_alternative<JoinRefused>(to.message);
                   });
-  if (!refused) Violate("S11: a report that breaks the protocol was taken");
+  if (lie && !refused) Violate("S11: a report that breaks the protocol was taken");
+  Hear(network_.At(reporter).owner, heard, refused);
+}
+
+Simulation::Heard Simulation::HeardIn(const StepReport& report) {
+  Heard heard;
+  for (const TokenRun& run : report.runs) {
+    auto size = static_cast<uint32_t>(run.token_ids.size());
+    heard.runs.push_back({run.request_id, run.choice, run.position + size});
+  }
+  for (const Nack& nack : report.nacks) heard.nacks.push_back(nack.request_id);
+  return heard;
+}
+
+void Simulation::Hear(uint32_t group, const Heard& heard, bool refused) {
+  for (const RequestId& id : heard.nacks) {
+    if (!refused) breaker_.Refused(now(), group, id);
+  }
+  for (const Heard::Run& run : heard.runs) {
+    Record* record = checker_.Find(run.id);
+    bool its = record != nullptr && record->dispatched && record->group == group;
+    if (!its || run.choice >= record->n) continue;
+    uint32_t& before = record->choices[run.choice].heard;
+    if (run.tokens <= before) continue;
+    if (std::ranges::all_of(record->choices, [](const auto& c) { return c.heard == 0; })) {
+      breaker_.FirstToken(group, run.id);
+    }
+    watch_.Heard(*record, run.tokens - before);
+    before = run.tokens;
+  }
+  if (refused && !heard.runs.empty()) watch_.HeardRefused();
 }
 
 void Simulation::Turn() {

@@ -44,8 +44,9 @@ Simulation::Simulation(const SimOptions& options, Workload& workload,
       network_(options.min_delay, options.max_delay, Rng(options.seed).Fork(4)),
       faults_(this, this, Rng(options.seed).Fork(3)),
       checker_(options, workload.tenants(), [this](const std::string& what) { Violate(what); }),
-      watch_(checker_, [this](const std::string& what) { Violate(what); }),
-      fairness_(WeightsOf(options, workload)),
+      watch_(WeightsOf(options, workload), checker_,
+             [this](const std::string& what) { Violate(what); }),
+      breaker_(options.groups, checker_, [this](const std::string& what) { Violate(what); }),
       front_end_(NewFrontEnd(options, filters)),
       flow_(options, *front_end_, checker_, [this](const std::string& what) { Violate(what); }) {
   for (uint32_t i = 0; i < options.groups; ++i) {
@@ -54,7 +55,7 @@ Simulation::Simulation(const SimOptions& options, Workload& workload,
   }
   sent_.resize(groups_.size());
   slots_.resize(workload.clients().size());
-  fairness_bound_ = FairnessBound();
+  hears_reports_ = workload.tenants().size() > 1 || NamesOf(options.faults) != "none";
   groups_delay_ = options.faults.AnyOf(
       {Fault::kGroupFrozen, Fault::kGroupFrozenLong, Fault::kGroupSlow, Fault::kGroupPartitioned,
        Fault::kGroupDeaf, Fault::kGroupMute, Fault::kGroupLinkSlow});

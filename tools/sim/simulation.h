@@ -12,11 +12,11 @@
 
 #include "cluster/base/rng.h"
 #include "router/core/router.h"
+#include "tools/sim/breaker_watch.h"
 #include "tools/sim/checker.h"
 #include "tools/sim/client.h"
 #include "tools/sim/digest.h"
 #include "tools/sim/event_queue.h"
-#include "tools/sim/fairness.h"
 #include "tools/sim/fault_injector.h"
 #include "tools/sim/flow_watch.h"
 #include "tools/sim/front_end.h"
@@ -56,7 +56,7 @@ class Simulation : public World, private FaultTargets {
   const RouterCounters& counters() const { return counters_; }
   const std::vector<std::unique_ptr<SimGroup>>& groups() const { return groups_; }
   const std::vector<KvSample>& kv_samples() const { return kv_samples_; }
-  const FairnessMeter& fairness() const { return fairness_; }
+  const FairnessMeter& fairness() const { return watch_.fairness(); }
   const FlowCounts& flow() const { return flow_.counts(); }
   const FaultCounts& faults() const { return faults_.counts(); }
 
@@ -111,7 +111,19 @@ class Simulation : public World, private FaultTargets {
   // of.
   bool SpoilCredit(PeerId peer, RouterEvent& event);
   void Turn();
+  // What a report says of the requests that it is about.
+  struct Heard {
+    struct Run {
+      RequestId id;
+      uint32_t choice = 0;
+      uint32_t tokens = 0;  // so far
+    };
+    std::vector<Run> runs;
+    std::vector<RequestId> nacks;
+  };
   void Step(RouterEvent event);
+  static Heard HeardIn(const StepReport& report);
+  void Hear(uint32_t group, const Heard& heard, bool refused);
   void Emit(RouterEffects& effects);
   void Send(PeerId peer, std::variant<RouterToClient, RouterToWorker> message);
   void CutOff(uint32_t client);
@@ -127,7 +139,6 @@ class Simulation : public World, private FaultTargets {
   void CheckFully();
   RouterStatus TakeStatus();
   SimGroup* GroupNamed(const std::string& name);
-  uint64_t FairnessBound() const;
   void CheckGroup(const GroupStatus& seen);
   void NoteLinedUp(const RouterEffects& effects);
   void CheckSent(const GroupStatus& seen, const SimGroup& group);
@@ -146,7 +157,7 @@ class Simulation : public World, private FaultTargets {
   Digest digest_;
   Checker checker_;
   QueueWatch watch_;
-  FairnessMeter fairness_;
+  BreakerWatch breaker_;
   std::unique_ptr<FrontEnd> front_end_;
   FlowWatch flow_;
   RouterEffects effects_;
@@ -163,9 +174,9 @@ class Simulation : public World, private FaultTargets {
   std::optional<Ask> next_ask_;
   uint64_t asked_ = 0;
   bool load_on_ = true;
+  bool hears_reports_ = false;  // somebody wants to know what the router hears of
 
   std::map<std::string, uint32_t> group_by_name_;
-  uint64_t fairness_bound_ = 0;
   std::map<std::string, uint64_t> known_groups_;  // name -> blocks, since it first was complete
   std::map<std::string, uint64_t> losses_;        // name -> how often the router lost it
   // What was sent to a group at the event of that number.

@@ -137,62 +137,66 @@ TEST(SizedWorkload, SharesPrefixesAndDeclaresAtRandom) {
   EXPECT_EQ(declared[4096] + declared[1024], 1000);
 }
 
+// Two tenants of weights 1 and 2; both wait in band 0.
 class Fairness : public ::testing::Test {
  protected:
-  Fairness() : checker_(options_, {"a", "b"}, [](const std::string&) {}) {}
-
-  RequestId Wait(uint32_t tenant) {
-    Ask ask;
-    ask.request.prompt_token_ids = std::vector<uint32_t>(10, 1);
-    checker_.Issued(0, tenant, tenant, ask);
-    RouterEffects effects;
-    effects.to_clients.push_back({1, Accepted{ask.request.request_id, 0, 10, {}}});
-    meter_.Add(effects, checker_);
-    return ask.request.request_id;
+  void SetUp() override {
+    for (uint32_t tenant : {0u, 1u}) meter_.Waits(tenant, 0, /*anew=*/true);
+    EXPECT_EQ(meter_.TurnOver(), "");
   }
-  void Dispatch(const RequestId& id, size_t prompt_tokens) {
-    kvern::Dispatch dispatch;
-    dispatch.request_id = id;
-    dispatch.prompt = std::vector<uint32_t>(prompt_tokens);
-    Commands commands;
-    commands.dispatches.push_back(dispatch);
-    RouterEffects effects;
-    effects.to_workers.push_back({1, commands});
-    meter_.Add(effects, checker_);
+  std::string Start(uint32_t tenant, uint64_t prompt_tokens, bool head, int32_t band = 0) {
+    meter_.Started(tenant, band, prompt_tokens, head);
+    return meter_.TurnOver();
   }
 
-  SimOptions options_;
-  Checker checker_;
   FairnessMeter meter_{{1, 2}};
 };
 
 TEST_F(Fairness, CountsWhileBothWait) {
-  RequestId alone = Wait(0);
-  Dispatch(alone, 500);  // nobody else waits: no gap
-  EXPECT_EQ(meter_.gap(), 0u);
-  RequestId a = Wait(0), a2 = Wait(0), b = Wait(1), b2 = Wait(1);
-  Dispatch(a, 100);
+  EXPECT_EQ(Start(0, 100, true), "");
   EXPECT_EQ(meter_.gap(), 100u);
-  Dispatch(b, 200);  // weight 2: as much again
+  EXPECT_EQ(Start(1, 200, true), "");  // weight 2: as much again
   EXPECT_EQ(meter_.gap(), 100u);
-  Dispatch(b2, 60);  // and with it tenant 1 does not wait any more
+  meter_.Leaves(1, 0);
+  EXPECT_EQ(Start(0, 10'000, true), "");
   EXPECT_EQ(meter_.gap(), 100u);
-  Dispatch(a2, 10'000);
+  meter_.Waits(1, 0, /*anew=*/true);  // which counts from here on
+  EXPECT_EQ(Start(0, 90, true), "");
   EXPECT_EQ(meter_.gap(), 100u);
 }
 
 TEST_F(Fairness, AnOutputTokenCountsTwice) {
-  RequestId a = Wait(0);
-  Wait(0);
-  Wait(1);
-  Dispatch(a, 1);
-  Delta delta;
-  delta.request_id = a;
-  delta.token_ids.resize(3);
-  RouterEffects effects;
-  effects.to_clients.push_back({1, Deltas{{delta}}});
-  meter_.Add(effects, checker_);
+  meter_.Heard(0, 0, 3);
+  EXPECT_EQ(Start(0, 1, true), "");
   EXPECT_EQ(meter_.gap(), 7u);
+}
+
+TEST_F(Fairness, AHeadIsOfTheTenantThatHasLeast) {
+  EXPECT_EQ(Start(0, 100, true), "");
+  EXPECT_EQ(Start(0, 100, true),
+            "in band 0, the services of tenants 0 and 1, that wait, drifted "
+            "apart by 200 tokens, allowed: 100");
+}
+
+TEST_F(Fairness, WhatPassesAHeadIsAllowed) {
+  EXPECT_EQ(Start(0, 100, true), "");
+  EXPECT_EQ(Start(0, 30, false), "");
+  EXPECT_EQ(Start(0, 30, false), "");
+  EXPECT_EQ(meter_.gap(), 160u);
+}
+
+TEST_F(Fairness, BandsAreCountedApart) {
+  EXPECT_EQ(Start(0, 100, true), "");
+  for (uint32_t tenant : {0u, 1u}) meter_.Waits(tenant, 3, /*anew=*/true);
+  EXPECT_EQ(Start(0, 100, true, /*band=*/3), "");
+  EXPECT_EQ(meter_.gap(), 100u);
+}
+
+TEST_F(Fairness, WhatMayNotHaveBeenChargedIsForgotten) {
+  meter_.Heard(0, 0, 1000);
+  meter_.Forget();
+  EXPECT_EQ(meter_.TurnOver(), "");
+  EXPECT_EQ(meter_.gap(), 0u);
 }
 
 TEST(Shrink, KeepsWhatTheFailureNeeds) {
