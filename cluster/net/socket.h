@@ -1,8 +1,8 @@
 // ZeroMQ sockets as this system uses them: one ROUTER for each kind of peer, one DEALER on the
 // other side, messages of one frame, sends that never block. Thin RAII over the C API of libzmq.
 //
-// Every socket has limits set (message size, queues, handshake time, TCP keep-alive): what they are by
-// default is unlimited. A socket belongs to one thread; it may move to another with a fence
+// Every socket has limits set (message size, queues, handshake time, TCP keep-alive): what they are
+// by default is unlimited. A socket belongs to one thread; it may move to another with a fence
 // between.
 #pragma once
 
