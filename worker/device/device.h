@@ -159,6 +159,8 @@ class Device {
   // What lies between operations: outputs of norms, of attention and SwiGlu, q, k and v, gates. The
   // residual stream, what is added to it and the logits are float32 on every device.
   virtual DType activation_dtype() const = 0;
+  // Bytes of kQuantGroup columns of one row of a matrix asked for in this format, padding left out.
+  virtual size_t GroupBytes(WeightFormat format) const = 0;
   // Whether the host may use pointers into the device's memory itself.
   virtual bool host_memory() const = 0;
 

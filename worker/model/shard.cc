@@ -39,14 +39,6 @@ std::vector<uint64_t> Deal(uint64_t items, uint64_t cost, std::vector<uint64_t>&
   return dealt;
 }
 
-// Elements stand for bytes: the matrices of a layer have one format in all but odd files.
-uint64_t AttentionElements(const ModelConfig& config, const ShardRange& kv_heads) {
-  uint64_t group = config.num_heads / config.num_kv_heads;
-  uint64_t q_heads = kv_heads.size() * group;
-  uint64_t qkv_rows = (q_heads + 2 * kv_heads.size()) * config.head_dim;
-  return (qkv_rows + q_heads * config.head_dim) * config.hidden_size;
-}
-
 absl::Status CheckDivisible(const ModelConfig& config, uint32_t world, uint32_t unit) {
   uint32_t units = config.intermediate_size / unit;
   if (config.intermediate_size % unit != 0) {
@@ -67,21 +59,31 @@ absl::Status CheckDivisible(const ModelConfig& config, uint32_t world, uint32_t 
 
 }  // namespace
 
+absl::StatusOr<ShardCosts> ElementCosts(const ModelConfig& config, uint32_t world) {
+  KVERN_ASSIGN_OR_RETURN(auto kv_heads, SplitKvHeads(config.num_kv_heads, world));
+  const uint64_t group = config.num_heads / config.num_kv_heads;
+  const uint64_t layer_columns = uint64_t{config.num_layers} * config.hidden_size;
+  ShardCosts costs;
+  for (const ShardRange& range : kv_heads) {
+    // q and o by query heads, k and v.
+    const uint64_t heads = 2 * range.size() * group + 2 * range.size();
+    costs.attention.push_back(heads * config.head_dim * layer_columns);
+  }
+  costs.column = 3 * layer_columns;
+  costs.row = uint64_t{config.hidden_size} * (config.tied_embeddings ? 1 : 2);
+  return costs;
+}
+
 absl::StatusOr<std::vector<RankShard>> ShardModel(const ModelConfig& config, uint32_t world,
-                                                  uint32_t unit) {
+                                                  uint32_t unit, const ShardCosts& costs) {
   KVERN_ASSIGN_OR_RETURN(auto kv_heads, SplitKvHeads(config.num_kv_heads, world));
   KVERN_RETURN_IF_ERROR(CheckDivisible(config, world, unit));
 
-  // One layer: attention as the heads fall, then feed-forward columns to even it out.
-  std::vector<uint64_t> loads;
-  for (const ShardRange& range : kv_heads) loads.push_back(AttentionElements(config, range));
-  uint64_t column_elements = uint64_t{3} * config.hidden_size;
-  auto units = Deal(config.intermediate_size / unit, column_elements * unit, loads);
-
-  // All layers, then vocabulary rows to even out what is left of the difference.
-  for (uint64_t& load : loads) load *= config.num_layers;
-  uint64_t row_elements = uint64_t{config.hidden_size} * (config.tied_embeddings ? 1 : 2);
-  auto rows = Deal(config.vocab_size, row_elements, loads);
+  // Attention as the heads fall, then feed-forward columns to even it out, then vocabulary rows to
+  // even out what is left of the difference.
+  std::vector<uint64_t> loads = costs.attention;
+  auto units = Deal(config.intermediate_size / unit, costs.column * unit, loads);
+  auto rows = Deal(config.vocab_size, costs.row, loads);
 
   uint32_t group = config.num_heads / config.num_kv_heads;
   std::vector<RankShard> shards;

@@ -18,10 +18,20 @@ struct RankShard {
   ShardRange vocab;         // rows of embedding and output
 };
 
+// What the parts of a model take, in one unit of any size: bytes, so that these even out.
+struct ShardCosts {
+  std::vector<uint64_t> attention;  // of each rank's heads, all layers
+  uint64_t column = 0;              // of one feed-forward column, all layers
+  uint64_t row = 0;                 // of one vocabulary row
+};
+
+// In elements: for a model whose matrices have one format.
+absl::StatusOr<ShardCosts> ElementCosts(const ModelConfig& config, uint32_t world);
+
 // The shards of all ranks. `unit` is the granularity of quantised inputs (32) or 1; intermediate
 // ranges are cut at its multiples. InvalidArgument naming field, value and limit when a cut is
 // impossible.
 absl::StatusOr<std::vector<RankShard>> ShardModel(const ModelConfig& config, uint32_t world,
-                                                  uint32_t unit);
+                                                  uint32_t unit, const ShardCosts& costs);
 
 }  // namespace kvern

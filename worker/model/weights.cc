@@ -223,6 +223,73 @@ uint32_t CutUnit(const ModelConfig& config, int world) {
   return config.intermediate_size % kGroup == 0 && enough ? kGroup : 1;
 }
 
+// What the device keeps of each part: bytes, times kQuantGroup.
+class ByteCosts {
+ public:
+  ByteCosts(const Checkpoint& checkpoint, WeightChoice choice, const Device& device)
+      : checkpoint_(checkpoint), choice_(choice), device_(device) {}
+
+  absl::StatusOr<ShardCosts> Of(uint32_t world, uint32_t unit) {
+    const ModelConfig& config = checkpoint_.config();
+    KVERN_ASSIGN_OR_RETURN(const auto kv_heads, SplitKvHeads(config.num_kv_heads, world));
+    ShardCosts costs;
+    costs.attention.resize(world);
+    for (uint32_t layer = 0; layer < config.num_layers; ++layer) {
+      KVERN_RETURN_IF_ERROR(
+          AddLayer(absl::StrCat("model.layers.", layer, "."), kv_heads, unit, costs));
+    }
+    const uint64_t hidden = config.hidden_size;
+    costs.row = hidden * GroupBytes({"model.embed_tokens"}, 0, hidden, true);
+    if (!config.tied_embeddings) costs.row += hidden * GroupBytes({"lm_head"}, 0, hidden, true);
+    KVERN_RETURN_IF_ERROR(status_);
+    return costs;
+  }
+
+ private:
+  absl::Status AddLayer(const std::string& prefix, const std::vector<ShardRange>& kv_heads,
+                        uint32_t unit, ShardCosts& costs) {
+    const ModelConfig& config = checkpoint_.config();
+    const uint64_t hidden = config.hidden_size;
+    const uint64_t dim = config.head_dim;
+    const uint64_t group = config.num_heads / config.num_kv_heads;
+    const std::string attention = prefix + "self_attn.";
+    const uint64_t qkv = GroupBytes(
+        {attention + "q_proj", attention + "k_proj", attention + "v_proj"}, 0, hidden, false);
+    for (size_t rank = 0; rank < kv_heads.size(); ++rank) {
+      const uint64_t q_first = kv_heads[rank].begin * group * dim;
+      const uint64_t q_rows = kv_heads[rank].size() * group * dim;
+      const uint64_t kv_rows = 2 * kv_heads[rank].size() * dim;
+      const uint64_t out = GroupBytes({attention + "o_proj"}, q_first, q_rows, false);
+      costs.attention[rank] += hidden * ((q_rows + kv_rows) * qkv + q_rows * out);
+    }
+    const uint64_t gate_up =
+        GroupBytes({prefix + "mlp.gate_proj", prefix + "mlp.up_proj"}, 0, hidden, false);
+    costs.column += hidden * (2 * gate_up + GroupBytes({prefix + "mlp.down_proj"}, 0, unit, false));
+    return status_;
+  }
+
+  // Of kQuantGroup columns of a row of a matrix made of these columns of the tensors; 0: see
+  // status_.
+  uint64_t GroupBytes(const std::vector<std::string>& names, uint64_t first_col, uint64_t cols,
+                      bool at_least_8_bits) {
+    std::vector<const TensorInfo*> tensors;
+    for (const std::string& name : names) {
+      absl::StatusOr<const TensorInfo*> tensor = checkpoint_.Find(name + ".weight");
+      if (!tensor.ok()) {
+        status_ = tensor.status();
+        return 0;
+      }
+      tensors.push_back(*tensor);
+    }
+    return device_.GroupBytes(ChooseFormat(choice_, tensors, first_col, cols, at_least_8_bits));
+  }
+
+  const Checkpoint& checkpoint_;
+  const WeightChoice choice_;
+  const Device& device_;
+  absl::Status status_;  // the last error
+};
+
 }  // namespace
 
 absl::StatusOr<PlannedWeights> PlanWeights(const Checkpoint& checkpoint, WeightChoice choice,
@@ -234,8 +301,11 @@ absl::StatusOr<PlannedWeights> PlanWeights(const Checkpoint& checkpoint, WeightC
     return InvalidArgument("max_seq_len ", max_seq_len, ", allowed: 1 to ", config.max_seq_len,
                            " (the model's)");
   }
-  KVERN_ASSIGN_OR_RETURN(auto shards,
-                         ShardModel(config, static_cast<uint32_t>(world), CutUnit(config, world)));
+  const auto ranks = static_cast<uint32_t>(world);
+  const uint32_t unit = CutUnit(config, world);
+  KVERN_ASSIGN_OR_RETURN(const ShardCosts costs,
+                         ByteCosts(checkpoint, choice, device).Of(ranks, unit));
+  KVERN_ASSIGN_OR_RETURN(auto shards, ShardModel(config, ranks, unit, costs));
   auto weights = std::make_unique<ModelWeights>();
   weights->config = config;
   weights->shard = shards[static_cast<size_t>(rank)];

@@ -64,7 +64,8 @@ class SyntheticWeights {
 
   absl::StatusOr<ModelWeights> Make() {
     const ModelConfig& c = weights_.config;
-    KVERN_ASSIGN_OR_RETURN(std::vector<RankShard> shards, ShardModel(c, 1, 1));
+    KVERN_ASSIGN_OR_RETURN(const ShardCosts costs, ElementCosts(c, 1));
+    KVERN_ASSIGN_OR_RETURN(std::vector<RankShard> shards, ShardModel(c, 1, 1, costs));
     weights_.shard = shards[0];
     const int64_t hidden = c.hidden_size;
     const int64_t q = int64_t{c.num_heads} * c.head_dim;

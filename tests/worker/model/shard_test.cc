@@ -23,6 +23,12 @@ ModelConfig SmolLm2() {
   return config;
 }
 
+absl::StatusOr<std::vector<RankShard>> ShardByElements(const ModelConfig& config, uint32_t world,
+                                                       uint32_t unit) {
+  KVERN_ASSIGN_OR_RETURN(const ShardCosts costs, ElementCosts(config, world));
+  return ShardModel(config, world, unit, costs);
+}
+
 uint64_t Elements(const ModelConfig& config, const RankShard& shard) {
   uint64_t q = shard.q_heads.size();
   uint64_t attention = (2 * q + 2 * shard.kv_heads.size()) * config.head_dim;
@@ -61,7 +67,7 @@ void ExpectWhole(const ModelConfig& config, const std::vector<RankShard>& shards
 
 TEST(ShardTest, UnevenHeadsAreEvenedOutByColumnsAndRows) {
   ModelConfig config = SmolLm2();
-  auto shards = ShardModel(config, 2, 32);
+  auto shards = ShardByElements(config, 2, 32);
   ASSERT_TRUE(shards.ok()) << shards.status();
   ExpectWhole(config, *shards, 32);
   EXPECT_EQ((*shards)[0].q_heads, (ShardRange{0, 6}));
@@ -74,7 +80,7 @@ TEST(ShardTest, UnevenHeadsAreEvenedOutByColumnsAndRows) {
 }
 
 TEST(ShardTest, OneRankHoldsEverything) {
-  auto shards = ShardModel(SmolLm2(), 1, 32);
+  auto shards = ShardByElements(SmolLm2(), 1, 32);
   ASSERT_TRUE(shards.ok());
   ExpectWhole(SmolLm2(), *shards, 32);
 }
@@ -93,7 +99,7 @@ TEST(ShardTest, RandomModelsAreCoveredAndEven) {
     config.tied_embeddings = rng.Chance(1, 2);
     auto world = static_cast<uint32_t>(rng.Between(1, config.num_kv_heads));
     uint32_t unit = rng.Chance(1, 2) ? 32 : 1;
-    auto shards = ShardModel(config, world, unit);
+    auto shards = ShardByElements(config, world, unit);
     ASSERT_TRUE(shards.ok()) << shards.status();
     ExpectWhole(config, *shards, unit);
     // A rank may be above the others only if it could give nothing away.
@@ -109,16 +115,16 @@ TEST(ShardTest, RandomModelsAreCoveredAndEven) {
 
 TEST(ShardTest, ImpossibleCutsAreRefusedByName) {
   ModelConfig config = SmolLm2();
-  auto heads = ShardModel(config, 4, 32);
+  auto heads = ShardByElements(config, 4, 32);
   EXPECT_TRUE(absl::IsInvalidArgument(heads.status())) << heads.status();
   config.intermediate_size = 100;
-  auto unit = ShardModel(config, 2, 32);
+  auto unit = ShardByElements(config, 2, 32);
   EXPECT_NE(unit.status().message().find("intermediate_size 100"), absl::string_view::npos);
   config.intermediate_size = 64;
-  EXPECT_TRUE(absl::IsInvalidArgument(ShardModel(config, 3, 32).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(ShardByElements(config, 3, 32).status()));
   config = SmolLm2();
   config.vocab_size = 1;
-  auto vocab = ShardModel(config, 2, 32);
+  auto vocab = ShardByElements(config, 2, 32);
   EXPECT_NE(vocab.status().message().find("vocab_size 1"), absl::string_view::npos);
 }
 

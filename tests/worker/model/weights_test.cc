@@ -154,6 +154,29 @@ TEST(WeightsTest, CutsInsideAGroupStayFloat32) {
   EXPECT_EQ(weights->layers[0].down->format(), WeightFormat::kInt8);
 }
 
+// 3 KV heads over 2 ranks: what the device keeps of layers and tables evens out, in whichever
+// formats they are; one vocabulary row is the grain.
+TEST(WeightsTest, BytesEvenOutWhereFormatsDiffer) {
+  auto device = NewDevice();
+  const ModelSizes sizes{
+      .heads = 6, .kv_heads = 3, .hidden = 256, .intermediate = 1024, .vocab = 4096, .layers = 4};
+  auto checkpoint = OpenGguf(SizedGguf(sizes));
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  // int4 layers under int8 tables, and one format.
+  for (WeightChoice choice : {WeightChoice::kInt4, WeightChoice::kF32}) {
+    size_t bytes[2] = {};
+    for (int rank : {0, 1}) {
+      auto weights = LoadWeights(**checkpoint, choice, rank, 2, 64, *device);
+      ASSERT_TRUE(weights.ok()) << weights.status();
+      bytes[rank] = (*weights)->bytes();
+    }
+    const size_t row = (*checkpoint)->config().hidden_size * sizeof(float);
+    const size_t panels = 16 * row;  // rows are padded to whole panels
+    EXPECT_NEAR(static_cast<double>(bytes[0]), static_cast<double>(bytes[1]),
+                static_cast<double>(panels));
+  }
+}
+
 // Counts what is read of the files of a folder in memory.
 class CountingSource final : public ByteSource {
  public:

@@ -63,6 +63,7 @@ class CpuDevice final : public Device {
     return CpuBatch::Create(limits);
   }
   DType activation_dtype() const override { return DType::kF32; }
+  size_t GroupBytes(WeightFormat format) const override { return CpuMatrix::GroupBytes(format); }
   bool host_memory() const override { return true; }
   GraphRecorder* graph_recorder() override { return nullptr; }
 

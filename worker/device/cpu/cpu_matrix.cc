@@ -42,6 +42,12 @@ CpuMatrix::CpuMatrix(WeightFormat format, cpu::PackedMatrix packed, AlignedMemor
   packed_.data = memory_.data();
 }
 
+size_t CpuMatrix::GroupBytes(WeightFormat format) {
+  constexpr int64_t kGroups = 2;  // A panel of one group of kInt8 is padded.
+  return cpu::PanelBytes(PackingOf(format), kGroups * kQuantGroup) /
+         static_cast<size_t>(kGroups * cpu::kPanelRows);
+}
+
 absl::StatusOr<std::unique_ptr<Matrix>> CpuMatrix::Create(MemoryArena& arena, WeightFormat format,
                                                           int64_t rows, int64_t cols) {
   const char* name = kFormatNames[static_cast<size_t>(format)];

@@ -11,6 +11,9 @@ namespace kvern {
 
 class CpuMatrix final : public Matrix {
  public:
+  // Of a row's kQuantGroup columns; a panel may be padded beyond that.
+  static size_t GroupBytes(WeightFormat format);
+
   // Memory from `arena`. ResourceExhausted without it; InvalidArgument when a quantised matrix's
   // columns are not whole groups or a size is not positive.
   static absl::StatusOr<std::unique_ptr<Matrix>> Create(MemoryArena& arena, WeightFormat format,

@@ -21,6 +21,8 @@ class CudaDevice final : public Device, private GraphRecorder {
   std::string name() const override { return GpuBuildName(); }
   std::string description() const override;
   DType activation_dtype() const override { return DType::kBf16; }
+  // Whatever is asked for is kept as bf16.
+  size_t GroupBytes(WeightFormat) const override { return kQuantGroup * SizeOf(DType::kBf16); }
   bool host_memory() const override { return false; }
   absl::StatusOr<std::unique_ptr<Buffer>> Allocate(size_t bytes) override;
   // Of any format: it is kept as bf16.
