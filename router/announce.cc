@@ -1,11 +1,8 @@
 #include "router/announce.h"
 
-#include <fcntl.h>
 #include <poll.h>
 #include <unistd.h>
 
-#include <cerrno>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "cluster/base/log.h"
@@ -13,42 +10,15 @@
 namespace kvern {
 namespace {
 
-absl::Status WriteAll(int fd, std::string_view bytes, std::string_view what) {
-  while (!bytes.empty()) {
-    ssize_t wrote = write(fd, bytes.data(), bytes.size());
-    if (wrote < 0 && errno == EINTR) continue;
-    if (wrote < 0) return ErrnoStatus(what, errno);
-    bytes.remove_prefix(static_cast<size_t>(wrote));
-  }
-  return absl::OkStatus();
-}
-
 std::string AsLine(const nlohmann::ordered_json& json) {
   return json.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
-absl::Status WriteByRename(const std::string& path, const std::string& bytes) {
-  std::string beside = absl::StrCat(path, ".", getpid());
-  int fd = open(beside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (fd < 0) return ErrnoStatus("--ready-file: " + beside, errno);
-  absl::Status status = WriteAll(fd, bytes, "--ready-file: " + beside);
-  close(fd);
-  if (status.ok() && rename(beside.c_str(), path.c_str()) != 0) {
-    status = ErrnoStatus("--ready-file: " + path, errno);
-  }
-  if (!status.ok()) unlink(beside.c_str());
-  return status;
-}
-
 }  // namespace
-
-Announcer::~Announcer() {
-  if (!ready_file_.empty()) unlink(ready_file_.c_str());
-}
 
 absl::Status Announcer::Bound(const RouterAddresses& addresses) {
   addresses_ = addresses;
-  if (!ready_file_.empty()) unlink(ready_file_.c_str());  // Of a router that was killed.
+  KVERN_RETURN_IF_ERROR(ready_file_.Clear());
   if (ready_fd_ < 0) return absl::OkStatus();
   return WriteAll(ready_fd_,
                   AsLine({{"endpoint", addresses.endpoint},
@@ -62,11 +32,7 @@ absl::Status Announcer::Ready() {
   if (ready_fd_ >= 0) {
     KVERN_RETURN_IF_ERROR(WriteAll(ready_fd_, AsLine({{"ready", true}}), "--ready-fd"));
   }
-  if (!ready_file_.empty()) {
-    KVERN_RETURN_IF_ERROR(WriteByRename(ready_file_, AsLine({{"endpoint", addresses_.endpoint},
-                                                             {"status", addresses_.status},
-                                                             {"pid", getpid()}})));
-  }
+  KVERN_RETURN_IF_ERROR(ready_file_.Write(addresses_.endpoint, addresses_.status));
   return WriteAll(STDOUT_FILENO, absl::StrCat("ready ", addresses_.endpoint, "\n"), "stdout");
 }
 

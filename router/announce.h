@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "cluster/base/ready_file.h"
 #include "cluster/base/status.h"
 
 namespace kvern {
@@ -22,11 +23,11 @@ class Announcer {
  public:
   Announcer(int ready_fd, std::string ready_file)
       : ready_fd_(ready_fd), ready_file_(std::move(ready_file)) {}
-  // Removes the ready file.
-  ~Announcer();
   Announcer(const Announcer&) = delete;
   Announcer& operator=(const Announcer&) = delete;
 
+  // Before anything is bound: whether the ready file could be written.
+  absl::Status Check() const { return ready_file_.Check(); }
   absl::Status Bound(const RouterAddresses& addresses);
   // Also prints `ready tcp://...` on stdout.
   absl::Status Ready();
@@ -35,7 +36,7 @@ class Announcer {
 
  private:
   int ready_fd_;
-  std::string ready_file_;
+  ReadyFile ready_file_;
   RouterAddresses addresses_;
 };
 

@@ -218,6 +218,8 @@ absl::Status RunRouter(const Settings& settings) {
     if (!read.ok()) return InvalidArgument("--tenants: ", read.status().message());
     tenants = *std::move(read);
   }
+  Announcer announcer(static_cast<int>(settings.ready_fd), settings.ready_file);
+  KVERN_RETURN_IF_ERROR(announcer.Check());
   AllowManyDescriptors();
   KVERN_ASSIGN_OR_RETURN(int signals, TakeSignals());
   KVERN_ASSIGN_OR_RETURN(std::unique_ptr<NetContext> context, NetContext::Create());
@@ -226,7 +228,6 @@ absl::Status RunRouter(const Settings& settings) {
                          RouterPorts::Bind(*context, settings.listen, settings.worker_listen));
   KVERN_ASSIGN_OR_RETURN(std::unique_ptr<StatusServer> status_server,
                          StatusServer::Start(settings.status, ports->status_source()));
-  Announcer announcer(static_cast<int>(settings.ready_fd), settings.ready_file);
   KVERN_RETURN_IF_ERROR(
       announcer.Bound({ports->endpoint(), ports->worker_endpoint(), status_server->address()}));
 

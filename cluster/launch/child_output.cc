@@ -51,6 +51,8 @@ std::string DeathReason(const ExitStatus& exit, const ChildOutput& output) {
   if (exit.signalled) {
     return said_error ? absl::StrCat(exit.ToString(), ": ", output.FirstError()) : exit.ToString();
   }
+  // The last line of one that left cleanly is no reason.
+  if (exit.Clean()) return absl::StrCat(exit.ToString(), " before this launcher was told to end");
   return output.FirstError().empty() ? exit.ToString() : output.FirstError();
 }
 

@@ -34,6 +34,7 @@ absl::Status Group::Start(const LaunchConfig& config, const std::string& worker_
         WorkerArguments(config, {name_, incarnation, rank, index_}, worker_endpoint));
     if (!child.ok()) {
       ranks_.clear();
+      start_at_ = policy_.NextStart(now, now);
       return child.status();
     }
     ranks_.push_back({std::move(*child), {}});

@@ -63,7 +63,8 @@ class Group {
   Time start_at() const { return start_at_; }
   int quick_deaths() const { return policy_.quick_deaths(); }
 
-  // Spawns all ranks. On an error those already spawned are gone again.
+  // Spawns all ranks. On an error those already spawned are gone again, and the group waits as
+  // after a death.
   absl::Status Start(const LaunchConfig& config, const std::string& worker_endpoint,
                      uint64_t incarnation, Time now);
 

@@ -24,6 +24,8 @@ constexpr int kMaxFirstDeaths = 3;
 constexpr Duration kLeaveGrace = 5 * kSecond;
 // One Ctrl-C may arrive twice: from the terminal, and from a wrapper that passes it on.
 constexpr Duration kSameSignal = 200 * kMillisecond;
+// Without poll.
+constexpr useconds_t kLookAgainMicros = 20'000;
 constexpr Duration kFlushLimit = 2 * kSecond;
 
 // Never 0, and 63 bits: on a command line it is a whole number like any other.
@@ -46,24 +48,30 @@ int PollTimeout(Time now, Time deadline) {
 }  // namespace
 
 Supervisor::Supervisor(LaunchConfig config, int signals)
-    : config_(std::move(config)), signals_(signals), outlet_(STDERR_FILENO) {
+    : config_(std::move(config)),
+      signals_(signals),
+      ready_file_(config_.ready_file),
+      outlet_(STDERR_FILENO) {
   for (int64_t i = 0; i < config_.replicas; ++i) groups_.emplace_back(i);
 }
 
 int Supervisor::Run() {
-  RemoveReadyFile(config_);
-  absl::StatusOr<RouterProcess> router = RouterProcess::Start(config_);
-  if (router.ok()) {
-    router_ = std::move(*router);
-  } else {
-    router_gone_ = true;
-    Fail("router", std::string(router.status().message()));
-  }
+  StartRouter();
   while (!AllGone()) Turn();
-  RemoveReadyFile(config_);
+  ready_file_.Remove();
   if (!last_words_.empty()) outlet_.Line("kvern-launch: ", last_words_);
   outlet_.Flush(kFlushLimit);
   return exit_code_;
+}
+
+void Supervisor::StartRouter() {
+  router_gone_ = true;
+  absl::Status ready_file = ready_file_.Check();
+  if (!ready_file.ok()) return Fail("--ready-file", std::string(ready_file.message()));
+  absl::StatusOr<RouterProcess> router = RouterProcess::Start(config_);
+  if (!router.ok()) return Fail("router", std::string(router.status().message()));
+  router_ = std::move(*router);
+  router_gone_ = false;
 }
 
 void Supervisor::Turn() {
@@ -85,7 +93,9 @@ void Supervisor::Turn() {
     }
   }
   int events = poll(polled.data(), polled.size(), PollTimeout(MonotonicNow(), NextDeadline()));
-  KVERN_CHECK(events >= 0 || errno == EINTR) << "poll: errno " << errno;
+  // Memory may be short, or the limit of descriptors now below what is watched: then all are looked
+  // at now and then.
+  if (events < 0 && errno != EINTR) usleep(kLookAgainMicros);
   // Few descriptors, none blocks: looking at all of them is simpler than asking which was ready.
   OnSignal();
   OnRouter();
@@ -133,10 +143,7 @@ void Supervisor::OnRouter() {
   if (!ready.ok()) Fail("router", std::string(ready.message()));
   OnGivenUp();
   if (phase_ == Phase::kServing && router_->addresses().has_value() && link_ == nullptr) {
-    absl::StatusOr<std::unique_ptr<RouterLink>> link =
-        RouterLink::Connect(router_->addresses()->worker_endpoint, DrawIncarnation());
-    if (!link.ok()) return Fail("router", std::string(link.status().message()));
-    link_ = std::move(*link);
+    OnListening();
   }
   if (phase_ == Phase::kServing && router_->all_live() && !ready_) BecomeReady();
   if (!router_gone_ && router_->process().Reap()) {
@@ -147,6 +154,16 @@ void Supervisor::OnRouter() {
     Say(LogLevel::kWarning, "ranks_did_not_leave", {});
     End(0);
   }
+}
+
+void Supervisor::OnListening() {
+  // Only now: a launch that cannot listen leaves no trace.
+  absl::Status cleared = ready_file_.Clear();
+  if (!cleared.ok()) return Fail("--ready-file", std::string(cleared.message()));
+  absl::StatusOr<std::unique_ptr<RouterLink>> link =
+      RouterLink::Connect(router_->addresses()->worker_endpoint, DrawIncarnation());
+  if (!link.ok()) return Fail("router", std::string(link.status().message()));
+  link_ = std::move(*link);
 }
 
 void Supervisor::OnRouterExit() {
@@ -162,7 +179,7 @@ void Supervisor::OnRouterExit() {
 
 void Supervisor::BecomeReady() {
   ready_ = true;
-  absl::Status announced = AnnounceReady(config_, *router_->addresses());
+  absl::Status announced = AnnounceReady(config_, *router_->addresses(), ready_file_);
   if (!announced.ok()) Fail("ready", std::string(announced.message()));
 }
 
@@ -173,7 +190,13 @@ void Supervisor::StartGroups() {
     if (group.state() != Group::State::kWaiting || now < group.start_at()) continue;
     absl::Status started =
         group.Start(config_, router_->addresses()->worker_endpoint, DrawIncarnation(), now);
-    if (!started.ok()) return Fail(group.name(), std::string(started.message()));
+    if (started.ok()) continue;
+    // Before all groups were live that is how this machine is; later it may be short of processes
+    // or descriptors for a moment, and the other groups serve.
+    if (!ready_) return Fail(group.name(), std::string(started.message()));
+    Say(LogLevel::kError, "group_not_started",
+        {{"group", group.name()}, {"reason", ToStd(started.message())}});
+    SayRestart(group);
   }
 }
 
@@ -246,6 +269,10 @@ void Supervisor::OnGroupGone(Group& group) {
     return Fail(where, death.reason, death.exit.code == kUsageExit ? kUsageExit : 1);
   }
   if (!ready_ && group.quick_deaths() >= kMaxFirstDeaths) return Fail(where, death.reason);
+  SayRestart(group);
+}
+
+void Supervisor::SayRestart(const Group& group) {
   Say(LogLevel::kInfo, "group_restarts",
       {{"group", group.name()},
        {"in_ms", (group.start_at() - MonotonicNow()) / kMillisecond},

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cluster/base/log.h"
+#include "cluster/base/ready_file.h"
 #include "cluster/launch/group.h"
 #include "cluster/launch/launch_config.h"
 #include "cluster/launch/router_link.h"
@@ -36,7 +37,9 @@ class Supervisor {
   Time NextDeadline() const;
 
   void OnSignal();
+  void StartRouter();
   void OnRouter();
+  void OnListening();
   void OnRouterExit();
   void OnGroup(Group& group);
   // Starts that the router has given up: their ranks may hang.
@@ -44,6 +47,7 @@ class Supervisor {
   void KillHung(Group& group);
   void OnGroupDeath(Group& group, const GroupDeath& death);
   void OnGroupGone(Group& group);
+  void SayRestart(const Group& group);
   bool EndsLaunch(const GroupDeath& death) const;
   bool LeftBehind(const GroupDeath& death) const;
   void StartGroups();
@@ -62,6 +66,7 @@ class Supervisor {
 
   LaunchConfig config_;
   int signals_;
+  ReadyFile ready_file_;
   StderrOutlet outlet_;
   std::optional<RouterProcess> router_;
   std::unique_ptr<RouterLink> link_;  // once the router listens

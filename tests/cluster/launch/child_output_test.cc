@@ -63,6 +63,8 @@ TEST(DeathReason, SaysSignalAndError) {
   ChildOutput harmless;
   Lines(harmless, "kvern-worker: info step\n", 1);
   EXPECT_EQ(DeathReason({true, 9}, harmless), "killed by signal 9 (Killed)");
+  EXPECT_EQ(DeathReason({false, 0}, harmless),
+            "exited with status 0 before this launcher was told to end");
 }
 
 }  // namespace

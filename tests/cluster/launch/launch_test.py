@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -91,6 +92,38 @@ class LaunchTest(unittest.TestCase):
         with os.fdopen(read_end) as ready:
             self.assertEqual(json.loads(ready.read())["endpoint"], "tcp://127.0.0.1:1")
 
+    def test_ready_file_of_a_launch_that_serves_is_refused_and_stays(self):
+        ready_file = self.folder / "ready.json"
+        first = self.launch("--ready-file", ready_file)
+        line = ready_file.read_text()
+        second = self.launch("--ready-file", ready_file, ready=False)
+        self.assertEqual(second.wait(), 1)
+        self.assertIn(f"kvern-launch: --ready-file: '{ready_file}' is of process {first.pid}, which "
+                      "still serves, allowed: ", second.last_error_line())
+        self.assertEqual(ready_file.read_text(), line)
+
+    def test_ready_file_of_a_killed_launch_is_replaced_but_only_by_one_that_listens(self):
+        ready_file = self.folder / "ready.json"
+        first = self.launch("--ready-file", ready_file)
+        first.signal(signal.SIGKILL)
+        first.wait()
+        line = ready_file.read_text()
+        second = self.launch("--ready-file", ready_file, ready=False,
+                             fault="router_exit:1:kvern-router: cannot listen")
+        self.assertEqual(second.wait(), 1)
+        self.assertEqual(ready_file.read_text(), line)
+        third = self.launch("--ready-file", ready_file)
+        self.assertEqual(json.loads(ready_file.read_text())["pid"], third.pid)
+
+    def test_ready_file_never_replaces_another_file(self):
+        keep = self.folder / "keep.txt"
+        keep.write_text("precious")
+        launch = self.launch("--ready-file", keep, ready=False)
+        self.assertEqual(launch.wait(), 1)
+        self.assertIn(f"kvern-launch: --ready-file: '{keep}' is not a ready file, allowed: ",
+                      launch.last_error_line())
+        self.assertEqual(keep.read_text(), "precious")
+
     def test_rank_that_cannot_start_ends_the_launch_with_its_first_error(self):
         launch = self.launch(fault="1:1:group-0 rank 1: model.gguf: tensor 'x' is cut off",
                              ready=False)
@@ -149,6 +182,20 @@ class LaunchTest(unittest.TestCase):
         self.assertIn(b"rank 1: killed by signal 9", down)
         self.assertTrue(launch.running())
 
+    def test_a_restart_that_the_system_refuses_is_tried_again(self):
+        launch = self.launch("--replicas", 2)
+        before = wait_for(lambda: self.all_ranks(4), "four ranks")
+        limits = resource.prlimit(launch.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(launch.pid, resource.RLIMIT_NOFILE, (3, limits[1]))  # less than it watches
+        os.kill(before["group-1", "1"][0], signal.SIGKILL)
+        wait_for(lambda: launch.stderr.count("group_not_started") >= 2 or not launch.running(),
+                 "two restarts failed")
+        self.assertIn("group_not_started group=group-1 reason=", launch.stderr)
+        resource.prlimit(launch.pid, resource.RLIMIT_NOFILE, limits)
+        after = wait_for(
+            lambda: self.all_but_the_same(4, before, ("group-1", "1")), "group-1 is back")
+        self.assertEqual(after["group-0", "0"], before["group-0", "0"])
+
     def give_up(self, *starts):
         lines = [json.dumps({"given_up": group, "incarnation": int(incarnation), "reason": "silent"})
                  for group, incarnation in starts]
@@ -193,6 +240,14 @@ class LaunchTest(unittest.TestCase):
         self.assertEqual(launch.last_error_line(),
                          "kvern-launch: router: killed by signal 9 (Killed)")
         self.assert_nothing_left()
+
+    def test_router_that_leaves_cleanly_by_itself_is_told_as_that(self):
+        launch = self.launch()
+        (self.folder / "drained").touch()
+        os.kill(self.family.pids("kvern-router")[0], signal.SIGTERM)
+        self.assertEqual(launch.wait(), 1)
+        self.assertEqual(launch.last_error_line(), "kvern-launch: router: exited with status 0 before "
+                                                   "this launcher was told to end")
 
     def test_killed_launcher_leaves_nothing(self):
         launch = self.launch("--replicas", 2)

@@ -254,6 +254,16 @@ TEST_F(ProgramTest, AQueueWithoutRoomIsRefused) {
   EXPECT_THAT(ReadAll(errors_[0]), HasSubstr("--queue-bytes: 0, allowed: 1 or more"));
 }
 
+TEST_F(ProgramTest, AReadyFileThatIsSomethingElseIsRefusedAndStays) {
+  std::ofstream(ready_file_) << "precious";
+  Start({"--model", kModel, "--listen", "tcp://127.0.0.1:0", "--status", "127.0.0.1:0",
+         "--ready-file", ready_file_});
+  EXPECT_EQ(Wait(), 1);
+  EXPECT_THAT(ReadAll(errors_[0]),
+              HasSubstr("--ready-file: '" + ready_file_ + "' is not a ready file, allowed: "));
+  EXPECT_EQ(std::filesystem::file_size(ready_file_), 8u);
+}
+
 TEST_F(ProgramTest, AForeignAddressIsRefused) {
   Start({"--model", kModel, "--listen", "tcp://0.0.0.0:0"});
   EXPECT_EQ(Wait(), 2);
