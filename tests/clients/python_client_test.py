@@ -1,6 +1,8 @@
 """The Python client against a scripted router."""
 
 import asyncio
+import gc
+import math
 import pathlib
 import sys
 import threading
@@ -24,6 +26,20 @@ def wait_for(condition, what):
         if time.monotonic() > end:
             raise AssertionError(f"not within 20 s: {what}")
         time.sleep(0.002)
+
+
+class CollectingLock:
+    """A lock whose holder runs the garbage collector, as any allocation may."""
+
+    def __init__(self):
+        self._lock = threading.Lock()
+
+    def __enter__(self):
+        self._lock.acquire()
+        gc.collect()
+
+    def __exit__(self, *unused):
+        self._lock.release()
 
 
 class RouterTest(unittest.TestCase):
@@ -96,6 +112,29 @@ class SyncTest(RouterTest):
         wait_for(lambda: ("cancel", request_id) in self.router.log, "the cancellation")
         self.assertEqual(client.complete(prompt="next").text, "next ")
 
+    def test_a_stream_that_the_collector_finds_inside_the_lock_is_cancelled(self):
+        client = Client(self.router.endpoint, timeout=20)  # closed below, when nobody hangs
+        client._connection._lock = CollectingLock()
+        ids = []
+
+        def drop_and_ask():
+            stream = client.generate(prompt="hang")
+            ids.append(stream.request_id)
+            stream.itself = stream
+            del stream
+            client.status()
+
+        thread = threading.Thread(target=drop_and_ask, daemon=True)
+        gc.disable()
+        try:
+            thread.start()
+            thread.join(20)
+        finally:
+            gc.enable()
+        self.assertFalse(thread.is_alive(), "the collector waits for the lock that it interrupted")
+        wait_for(lambda: ("cancel", ids[0]) in self.router.log, "the cancellation")
+        client.close()
+
     def test_a_finished_stream_is_not_cancelled(self):
         client = self.client()
         list(client.generate(prompt="a"))
@@ -135,7 +174,21 @@ class SyncTest(RouterTest):
         for arguments, text in (
                 ({"endpoint": "nowhere"}, "endpoint: 'nowhere': Invalid argument, allowed: "
                                           "tcp://HOST:PORT, ipc://PATH"),
-                ({"timeout": 0}, "timeout: 0 is not a time in seconds, allowed: a number above 0")):
+                ({"endpoint": None}, "endpoint: None is not a string"),
+                ({"endpoint": 5}, "endpoint: 5 is not a string"),
+                ({"endpoint": "tcp://\ud800"}, "endpoint: 'tcp://\\ud800' is not well-formed text "
+                                               "(it holds a lone surrogate)"),
+                ({"endpoint": "tcp://a:1\0"}, "endpoint: 'tcp://a:1\\x00' is not text without zero "
+                                              "bytes"),
+                ({"tenant": 5}, "tenant: 5 is not a string"),
+                ({"tenant": 0}, "tenant: 0 is not a string"),
+                ({"tenant": "\ud800"}, "tenant: '\\ud800' is not well-formed text (it holds a lone "
+                                       "surrogate)"),
+                *(({"timeout": value}, f"timeout: {shown} is not a time in seconds, allowed: a number "
+                                       "above 0, at most 1000000")
+                  for value, shown in ((0, "0"), (math.nan, "nan"), (math.inf, "inf"), (3e6, "3000000.0"),
+                                       ("5", "'5'"), (None, "None"), (True, "True"),
+                                       (10**5000, "int that is too long to show")))):
             error = self.error(lambda: Client(**arguments))
             self.assertEqual((error.code, error.message), ("invalid_argument", text))
 
@@ -420,6 +473,12 @@ class FieldsTest(RouterTest):
                 ({"prompt": "x", "seed": 2**64}, "seed: 18446744073709551616"),
                 ({"prompt": "x", "logit_bias": {"a": 1}}, "logit_bias key: 'a'"),
                 ({"prompt": "x", "logit_bias": {"01": 1}}, "logit_bias key: '01'"),
+                ({"prompt": "x", "temperature": 1e39}, "temperature: 1e.39 is not a number from -3.40"),
+                ({"prompt": "x", "top_p": -10**400}, "top_p: -1000.* is not a number from .* to 3.40"),
+                ({"prompt": "x", "seed": 10**5000}, "seed: int that is too long to show is not"),
+                ({"prompt": "x", "logit_bias": {1: 1e39}}, r"logit_bias\[1\]: 1e.39 is not a number"),
+                ({"prompt": "x", "logit_bias": {"9" * 5000: 1}}, "logit_bias key: '999"),
+                ({"prompt": "x", "class": []}, r"class: \[\] is not one of guaranteed, standard$"),
                 ({"prompt": "x", "request_id": "xyz"}, "request_id: 'xyz'"),
                 ({"prompt": "x", "class": "gold"}, "class: 'gold' is not one of guaranteed, standard$"),
                 ({"prompt_token_ids": [1, 2**32]}, r"prompt_token_ids\[1\]: 4294967296"),
@@ -429,7 +488,7 @@ class FieldsTest(RouterTest):
                 (self.parts("b"), r"messages\[0\].content\[1\]: 'b' is not an object"),
                 (self.parts({"type": "text", "text": 5}), r"content\[1\].text: 5 is not a string"),
                 (self.parts({"type": "text", "text": "b", "lang": "c"}), r"content\[1\]")):
-            with self.subTest(fields):
+            with self.subTest(text):
                 with self.assertRaisesRegex(KvernError, text) as caught:
                     client.generate(**fields)
                 self.assertEqual(caught.exception.code, "invalid_argument")

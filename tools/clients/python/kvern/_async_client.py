@@ -88,7 +88,8 @@ class AsyncStream:
 
     def __del__(self):
         if getattr(self, "_open", False):
-            self.close()
+            self._open = False
+            self._connection.drop(self._inbox)
 
 
 class AsyncClient:

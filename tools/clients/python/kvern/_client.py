@@ -82,7 +82,8 @@ class Stream:
 
     def __del__(self):
         if getattr(self, "_open", False):
-            self.close()
+            self._open = False
+            self._connection.drop(self._inbox)
 
 
 class Client:

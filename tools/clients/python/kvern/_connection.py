@@ -32,16 +32,17 @@ class Connection:
     """`timeout`: seconds of the router's silence after which what is open ends as unavailable."""
 
     def __init__(self, endpoint, timeout, tenant, throttle=True):
-        if not isinstance(timeout, (int, float)) or isinstance(timeout, bool) or timeout <= 0:
-            raise KvernError("invalid_argument", f"timeout: {timeout!r} is not a time in seconds, "
-                                                 "allowed: a number above 0")
+        _request.check_timeout(timeout)
+        _request.check_endpoint(endpoint)
         self._endpoint = endpoint
         self._timeout = float(timeout)
         self._incarnation = secrets.randbits(64) or 1
-        self._hello = _request.encode_hello(self._incarnation, tenant or "",
+        self._hello = _request.encode_hello(self._incarnation, "" if tenant is None else tenant,
                                             f"python/{os.getpid()}")
         self._lock = threading.Lock()
-        self._commands = collections.deque()  # guarded by _lock
+        # Appended to by any thread, with _lock where a command must not be lost at the end; emptied
+        # by the socket's thread without it.
+        self._commands = collections.deque()
         self._closed = False                  # guarded by _lock
         self._failure = None                  # why the thread ended, when not by close()
         self._open_socket()
@@ -133,6 +134,12 @@ class Connection:
         except KvernError:
             pass  # Closed: then the router was told already.
 
+    def drop(self, stream):
+        """cancel() for a finalizer, which the garbage collector may run at any allocation, also of a
+        thread that holds the lock: takes none. After the end it is forgotten with the connection."""
+        self._commands.append((self._cancel, (stream,)))
+        self._wake()
+
     def query_status(self, query):
         self.call(self._submit, query, _request.encode_capacity_query(self._incarnation))
 
@@ -179,9 +186,8 @@ class Connection:
                 pass
         except BlockingIOError:
             pass
-        with self._lock:
-            commands, self._commands = self._commands, collections.deque()
-        for function, arguments in commands:
+        for _ in range(len(self._commands)):
+            function, arguments = self._commands.popleft()
             function(*arguments)
         self._keep_time()
         self._flush()

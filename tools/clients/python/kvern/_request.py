@@ -1,6 +1,7 @@
 """Keyword arguments -> the bytes of a request. Types and ranges of the wire are checked here; what
 the service allows is the service's to say."""
 
+import math
 import re
 import secrets
 
@@ -15,6 +16,10 @@ PROTOCOL_VERSION = 1
 
 _UINT32_MAX = 2**32 - 1
 _UINT64_MAX = 2**64 - 1
+# The largest that the wire's 32 bits hold.
+_FLOAT_MAX = 3.4028234663852886e38
+# ZeroMQ counts milliseconds in 31 bits.
+_TIMEOUT_MAX_S = 1_000_000
 # A larger message would end the connection, and with it every open stream.
 _MAX_MESSAGE_BYTES = 8 << 20
 # Those of the schema; the service refuses batch.
@@ -24,7 +29,10 @@ _CLASSES = {"guaranteed": ServiceClass.ServiceClass.Guaranteed,
 
 
 def _invalid(name, value, allowed):
-    shown = repr(value)
+    try:
+        shown = repr(value)
+    except ValueError:  # A whole number of more digits than Python shows.
+        shown = f"{type(value).__name__} that is too long to show"
     shown = shown if len(shown) <= 80 else shown[:77] + "..."
     return KvernError("invalid_argument", f"{name}: {shown} is not {allowed}")
 
@@ -40,6 +48,8 @@ def _integer(low, high):
 def _number(name, value):
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise _invalid(name, value, "a number")
+    if _FLOAT_MAX < abs(value) != math.inf:  # What is infinite or no number the service refuses.
+        raise _invalid(name, value, f"a number from {-_FLOAT_MAX:g} to {_FLOAT_MAX:g}")
     return float(value)
 
 
@@ -98,14 +108,14 @@ def _logit_bias(name, value):
         raise _invalid(name, value, "an object of token id and number")
     pairs = []
     for key, bias in value.items():
-        if isinstance(key, str) and re.fullmatch("0|[1-9][0-9]*", key):
+        if isinstance(key, str) and re.fullmatch("0|[1-9][0-9]{0,9}", key):
             key = int(key)
         pairs.append((_uint32(f"{name} key", key), _number(f"{name}[{key}]", bias)))
     return pairs
 
 
 def _service_class(name, value):
-    if value not in _CLASSES:
+    if not isinstance(value, str) or value not in _CLASSES:
         raise _invalid(name, value, "one of guaranteed, standard")
     return _CLASSES[value]
 
@@ -149,6 +159,18 @@ _FIELDS = {
     "request_id": _request_id,
     "model": _text,
 }
+
+
+def check_timeout(value):
+    if (isinstance(value, bool) or not isinstance(value, (int, float))
+            or not 0 < value <= _TIMEOUT_MAX_S):
+        raise _invalid("timeout", value, "a time in seconds, allowed: a number above 0, at most "
+                                         f"{_TIMEOUT_MAX_S}")
+
+
+def check_endpoint(value):
+    if b"\0" in _text("endpoint", value):
+        raise _invalid("endpoint", value, "text without zero bytes")
 
 
 def check_fields(fields):
@@ -297,7 +319,7 @@ def encode_generate(incarnation, fields):
 def encode_hello(incarnation, tenant, client_name):
     """The client gives credit: it will say what its readers have taken."""
     builder = flatbuffers.Builder(256)
-    tenant_offset = builder.CreateString(tenant)
+    tenant_offset = builder.CreateString(_text("tenant", tenant))
     name_offset = builder.CreateString(client_name)
     Hello.HelloStart(builder)
     Hello.HelloAddClientIncarnation(builder, incarnation)
