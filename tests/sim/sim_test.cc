@@ -1,12 +1,16 @@
 // A bounded dose of simulation in every test run: fixed seeds, a few fresh ones, each run twice;
 // and the proof that the checks see mistakes.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <map>
+#include <optional>
 #include <string>
 
+#include "absl/strings/str_split.h"
 #include "tests/sim/swarm_options.h"
 #include "tests/sim/swarm_run.h"
 #include "tools/sim/simulation.h"
@@ -49,11 +53,12 @@ void RunTwice(const SwarmOptions& options, Total& total) {
   std::printf("sim %s\n", ToString(options).c_str());
   std::fflush(stdout);
   SwarmRun first(options);
-  for (const std::string& violation : first.simulation().violations()) {
-    ADD_FAILURE() << violation << "\nrepeat with KVERN_SIM_SEED=" << options.sim.seed;
-  }
   if (!first.simulation().violations().empty()) {
-    ADD_FAILURE() << "the smallest failure: " << SmallestFailure(first);
+    SwarmRun smallest(SmallestFailure(first));
+    for (const std::string& violation : smallest.simulation().violations()) {
+      ADD_FAILURE() << violation << "\nof " << ToString(smallest.options()) << "\nrepeat with "
+                    << EnvironmentOf(smallest.options());
+    }
   }
   SwarmRun second(options);
   EXPECT_EQ(first.simulation().event_hash(), second.simulation().event_hash())
@@ -71,10 +76,10 @@ uint64_t FreshSeed() {
 
 TEST(Simulation, NothingWrongEverHappensAndEverythingGoodDoes) {
   Total total;
-  if (const char* seed = std::getenv("KVERN_SIM_SEED")) {
-    RunTwice(DrawOptions(std::strtoull(seed, nullptr, 10)), total);
-    return;
-  }
+  absl::StatusOr<std::optional<SwarmOptions>> said =
+      OptionsFrom([](const char* name) { return std::getenv(name); });
+  ASSERT_TRUE(said.ok()) << said.status();
+  if (*said) return RunTwice(**said, total);
   for (uint64_t seed = 1; seed <= kFixedSeeds; ++seed) {
     RunTwice(DrawOptions(seed), total);
   }
@@ -129,6 +134,32 @@ TEST(Simulation, TheChecksSeeMistakes) {
     EXPECT_TRUE(seen) << "bug " << int{number} << " was not seen by " << check << ", but:\n"
                       << others;
   }
+}
+
+// A mistake fails in a smaller run, too, and what is said of that is enough to make it again.
+TEST(Simulation, TheSmallestFailureCanBeRepeated) {
+  SwarmOptions options = DrawOptions(3);
+  options.bug = Bug::kWrongToken;
+  SwarmRun failing(options);
+  ASSERT_FALSE(failing.simulation().violations().empty());
+  SwarmRun smallest(SmallestFailure(failing));
+  ASSERT_FALSE(smallest.simulation().violations().empty());
+  EXPECT_LT(smallest.simulation().records().size(), failing.simulation().records().size());
+  EXPECT_THAT(smallest.simulation().violations()[0], ::testing::HasSubstr("S1: "));
+
+  std::map<std::string, std::string> environment;
+  for (absl::string_view set : absl::StrSplit(EnvironmentOf(smallest.options()), ' ')) {
+    environment.insert(absl::StrSplit(set, absl::MaxSplits('=', 1)));
+  }
+  auto said = OptionsFrom([&](const char* name) -> const char* {
+    auto found = environment.find(name);
+    return found == environment.end() ? nullptr : found->second.c_str();
+  });
+  ASSERT_TRUE(said.ok() && *said) << said.status();
+  (*said)->bug = options.bug;
+  SwarmRun again(**said);
+  EXPECT_EQ(again.simulation().event_hash(), smallest.simulation().event_hash());
+  EXPECT_EQ(again.simulation().violations(), smallest.simulation().violations());
 }
 
 }  // namespace

@@ -1,8 +1,11 @@
 // One run of the swarm, and all that it needs.
 #pragma once
 
+#include <functional>
+#include <optional>
 #include <string>
 
+#include "cluster/base/status.h"
 #include "tests/router/core/letter_filter.h"
 #include "tests/sim/swarm_options.h"
 #include "tests/sim/swarm_workload.h"
@@ -27,7 +30,15 @@ class SwarmRun {
   Simulation simulation_;
 };
 
-// The smallest run that fails in the same way, as text. REQUIRES: it has a violation.
-std::string SmallestFailure(const SwarmRun& failing);
+// The smallest run that fails in the same way. REQUIRES: it has a violation.
+SwarmOptions SmallestFailure(const SwarmRun& failing);
+
+// What to set in the environment so that sim_test makes this run, which DrawOptions gave or
+// SmallestFailure: "KVERN_SIM_SEED=7 KVERN_SIM_FAULTS=cancel KVERN_SIM_REQUESTS=12".
+std::string EnvironmentOf(const SwarmOptions& options);
+// The run that it says, `lookup` being getenv: without a seed none, without the others all that the
+// seed stands for. InvalidArgument: a value is not one of these.
+absl::StatusOr<std::optional<SwarmOptions>> OptionsFrom(
+    const std::function<const char*(const char*)>& lookup);
 
 }  // namespace kvern::sim

@@ -79,9 +79,27 @@ void AddKv(const Simulation& simulation, const Window& window, Results& results)
     total += sample.total_blocks;
   }
   results.kv_samples = simulation.kv_samples();
+  results.duration = simulation.options().duration;
   if (total == 0) return;
   results.kv_used_mean = static_cast<double>(used) / static_cast<double>(total);
   results.kv_reserved_mean = static_cast<double>(reserved) / static_cast<double>(total);
+}
+
+// " 0 12 88 ...": means over the tenths of the run with load; "-" where there was no sample.
+std::string KvOverTime(const Results& results) {
+  constexpr int kParts = 10;
+  std::string text;
+  for (int part = 0; part < kParts; ++part) {
+    Window window{results.duration * part / kParts, results.duration * (part + 1) / kParts};
+    uint64_t used = 0, total = 0;
+    for (const KvSample& sample : results.kv_samples) {
+      if (!window.Has(sample.at)) continue;
+      used += sample.used_blocks;
+      total += sample.total_blocks;
+    }
+    absl::StrAppend(&text, " ", total == 0 ? "-" : absl::StrCat(100 * used / total));
+  }
+  return text;
 }
 
 }  // namespace
@@ -197,6 +215,7 @@ std::string ToText(const Results& r) {
       r.ttft_ms.p90, r.ttft_ms.p99, r.tpot_ms.p50, r.tpot_ms.p90, r.tpot_ms.p99, r.expired,
       r.preemptions, r.preempted_requests, r.preemptions_max, r.recomputed_tokens, r.kv_used_mean,
       r.kv_reserved_mean);
+  absl::StrAppend(&text, "KV used in each tenth of the time, percent:", KvOverTime(r), "\n");
   for (const auto& [reason, count] : r.refused) {
     absl::StrAppend(&text, "refused ", reason, ": ", count, "\n");
   }

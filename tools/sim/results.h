@@ -45,6 +45,7 @@ struct Results {
   uint64_t fairness_gap_tokens = 0;
   double kv_used_mean = 0;  // shares of the blocks
   double kv_reserved_mean = 0;
+  Duration duration = 0;  // of the load
   std::vector<KvSample> kv_samples;
   std::map<std::string, TenantResults> per_tenant;
   FaultCounts faults;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -51,6 +52,8 @@ absl::StatusOr<double> ParseNumber(std::string_view text, double min, double max
 struct RunPlan {
   SimOptions options;
   SizedOptions workload;
+  // Of tests: changes what the router says in each turn, before anybody sees it.
+  std::function<void(Time, RouterEffects&)> tamper;
 };
 // InvalidArgument for a workload or a policy that does not exist.
 absl::StatusOr<RunPlan> MakePlan(const RunConfig& config, double rate,

@@ -2,12 +2,13 @@
 #include <cstdio>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "cluster/base/clock.h"
 #include "tools/sim/command_line.h"
-#include "tools/sim/shrink.h"
 #include "tools/sim/trial.h"
 
 namespace kvern::sim {
@@ -41,22 +42,21 @@ int RunAndShow(const RunConfig& config, const RunPlan& plan, double capacity,
   return results.violations.empty() ? 0 : 1;
 }
 
-// The run failed: shows the smallest that still fails in the same way.
-void ShowSmallest(const RunPlan& plan) {
-  std::string check = FailingCheckInChild(plan);
-  if (check.empty()) return;  // of two runs that differ, there is no smallest
-  auto run = [&](const SimOptions& options) {
-    RunPlan smaller = plan;
-    smaller.options = options;
-    return FailingCheckInChild(smaller);
-  };
-  double seconds = static_cast<double>(plan.options.duration) / 1e9;
-  auto requests =
-      std::min(plan.options.max_requests, static_cast<uint64_t>(plan.workload.rate * seconds) + 1);
-  Shrunk shrunk = Shrink(plan.options, check, requests, run);
-  std::fprintf(stderr, "kvern-sim: %s still fails with --rate %g --faults %s --max-requests %s\n",
-               check.c_str(), plan.workload.rate, NamesOf(shrunk.options.faults).c_str(),
-               absl::StrCat(shrunk.options.max_requests).c_str());
+void Show(const ChildOutcome& outcome) {
+  std::fprintf(stderr, "%s", outcome.errors.c_str());
+  std::printf("%s", outcome.output.c_str());
+}
+
+// The run failed: shows instead the smallest that still fails in the same way, and how to repeat
+// it.
+void ShowSmallest(const RunConfig& config, const RunPlan& plan, double capacity,
+                  const std::vector<std::string>& arguments, const ChildOutcome& failed) {
+  std::optional<SmallestRun> smallest = FindSmallest(config, plan);
+  if (!smallest) return Show(failed);  // of two runs that differ, there is none
+  std::string line = LineWith(arguments, smallest->config);
+  std::fprintf(stderr, "kvern-sim: %s failed; the smallest run in which it does:\n  kvern-sim %s\n",
+               smallest->check.c_str(), line.c_str());
+  Show(RunInChild([&] { return RunAndShow(smallest->config, smallest->plan, capacity, line); }));
 }
 
 int Main(int argc, char** argv) {
@@ -75,8 +75,8 @@ int Main(int argc, char** argv) {
     if (!rows.ok()) return Fail(InvalidArgument("--workload: ", rows.status().message()), 1);
     trace = std::make_shared<const std::vector<TraceRow>>(*std::move(rows));
   }
-  std::string line;
-  for (int i = 1; i < argc; ++i) absl::StrAppend(&line, i > 1 ? " " : "", argv[i]);
+  std::vector<std::string> arguments(argv + 1, argv + argc);
+  std::string line = absl::StrJoin(arguments, " ");
   // First, so that whatever happens then can be repeated.
   std::fprintf(stderr, "kvern-sim: seed %s, options: %s\n", absl::StrCat(config.seed).c_str(),
                line.c_str());
@@ -92,9 +92,13 @@ int Main(int argc, char** argv) {
   absl::StatusOr<RunPlan> plan = MakePlan(config, rate, trace);
   if (!plan.ok()) return Fail(plan.status(), 2);
   // In a child, so that a failed check in a core leaves someone who can say when it fails.
-  int code = RunInChild([&] { return RunAndShow(config, *plan, capacity, line); });
-  if (code != 0) ShowSmallest(*plan);
-  return code;
+  ChildOutcome outcome = RunInChild([&] { return RunAndShow(config, *plan, capacity, line); });
+  if (outcome.code == 0) {
+    Show(outcome);
+  } else {
+    ShowSmallest(config, *plan, capacity, arguments, outcome);
+  }
+  return outcome.code;
 }
 
 }  // namespace
