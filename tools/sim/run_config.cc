@@ -199,7 +199,9 @@ absl::StatusOr<RunPlan> MakeCapacityPlan(const RunConfig& config,
   plan.options.cancel_at_end = true;
   plan.options.least_requests = false;
   plan.options.optimistic.reset();
+  // So that it is the same, whatever goes wrong in the run.
   plan.options.faults = FaultLevels();
+  plan.options.half_give_credit = false;
   RouterConfig& router = plan.options.router;
   router.default_ttft_deadline = kFar;
   router.queue_wait_max = kFar;

@@ -87,5 +87,14 @@ TEST(Trial, TheSmallestFailureIsRepeatedByItsCommand) {
   EXPECT_EQ(repeated.event_hash, shown.event_hash);
 }
 
+// With --load the rate is found again: it must not hang on what was left out.
+TEST(Trial, TheCapacityIsTheSameWhateverGoesWrong) {
+  RunConfig config = ConfigOf(kArguments);
+  double before = *FindCapacity(config, nullptr);
+  config.faults = "none";
+  config.max_requests = 1;
+  EXPECT_EQ(*FindCapacity(config, nullptr), before);
+}
+
 }  // namespace
 }  // namespace kvern::sim
