@@ -30,8 +30,7 @@ void RouterImpl::DispatchWaiting() {
   if (!dispatch_due_) return;
   dispatch_due_ = false;
   while (!queue_.empty()) {
-    queue_.Candidates(
-        kBackfillWindow, [this](const Request& r) { return MayRun(r); }, candidates_);
+    FindCandidates();
     if (candidates_.empty()) return;  // all are at their quota
     Request& head = *candidates_[0];
     Group* group = BestGroup(head);
@@ -46,10 +45,24 @@ void RouterImpl::DispatchWaiting() {
   }
 }
 
-bool RouterImpl::MayRun(const Request& request) const {
+void RouterImpl::FindCandidates() {
+  queue_.Candidates(
+      kBackfillWindow, [this](const Request& r) { return QuotaHold(r).none(); }, candidates_);
+}
+
+Hold RouterImpl::QuotaHold(const Request& request, uint64_t more) const {
   const Tenant& tenant = *request.tenant;
-  return tenant.config.max_blocks == 0 ||
-         tenant.running_blocks + request.need.tokens_pool() <= tenant.config.max_blocks;
+  uint64_t most = tenant.config.max_blocks;
+  uint64_t running = tenant.running_blocks + more;
+  if (most == 0 || running + request.need.tokens_pool() <= most) return {};
+  return {Why::kQuota, running, most};
+}
+
+Hold RouterImpl::PassHold(const Request& head, const Request& request) const {
+  if (head.passed >= kMaxPassed) return {Why::kPassed, head.passed, kMaxPassed};
+  uint64_t most = head.need.tokens_pool() / kBackfillShare;
+  if (request.need.tokens_pool() > most) return {Why::kLarge, request.need.tokens_pool(), most};
+  return QuotaHold(request);
 }
 
 bool RouterImpl::TooLate(const Group& group, Request& request) {
@@ -65,11 +78,9 @@ bool RouterImpl::TooLate(const Group& group, Request& request) {
 }
 
 bool RouterImpl::Backfill(Request& head) {
-  if (head.passed >= kMaxPassed) return false;
   for (size_t i = 1; i < candidates_.size(); ++i) {
     Request& request = *candidates_[i];
-    bool small = request.need.tokens_pool() * kBackfillShare <= head.need.tokens_pool();
-    if (!small || !MayRun(request)) continue;
+    if (!PassHold(head, request).none()) continue;
     Group* group = BestGroup(request);
     if (group == nullptr || now_ >= request.ttft_deadline) continue;
     if (TooLate(*group, request)) return true;

@@ -32,6 +32,13 @@ uint64_t TokensOf(const Request& request, uint64_t output) {
   return request.prompt_tokens + output * request.n;
 }
 
+Hold WithinOr(Why why, const PoolBlocks& blocks, const PoolBlocks& limit) {
+  if (blocks.Within(limit)) return {};
+  return {why, blocks.tokens_pool(), limit.tokens_pool()};
+}
+
+uint64_t Milliseconds(Duration time) { return static_cast<uint64_t>(time / kMillisecond); }
+
 }  // namespace
 
 uint64_t RouterImpl::ExpectedFinalBlocks(const Request& request) const {
@@ -84,27 +91,44 @@ PoolBlocks RouterImpl::StandardLimit(const Group& group) const {
   return group.ledger->total().Percent(100 - config_.watermark_percent);
 }
 
-bool RouterImpl::Fits(Group& group, const Request& request) const {
-  if (!PrefillRoom(group, request.prompt_tokens)) return false;
+Hold RouterImpl::RoomHold(Group& group, const Request& request) const {
+  if (Hold hold = PrefillHold(group, request.prompt_tokens); !hold.none()) return hold;
   RefreshForecast(group);
   const PoolBlocks& total = group.ledger->total();
   const PoolBlocks& guaranteed = group.ledger->guaranteed();
   PoolBlocks peak = group.forecast.Peak();
   if (request.guaranteed()) {
     PoolBlocks largest = Larger(peak, group.largest_standard);
-    return (guaranteed + request.need + largest).Within(total);
+    return WithinOr(Why::kWorstCase, guaranteed + request.need + largest, total);
   }
   PoolBlocks largest = Larger(group.largest_standard, request.need);
-  if (!(guaranteed + largest).Within(total)) return false;
-  if (group.running.empty()) return true;  // alone it can use all there is
+  Hold certain = WithinOr(Why::kWorstCase, guaranteed + largest, total);
+  if (!certain.none() || group.running.empty()) return certain;  // alone it can use all there is
   ForecastItem item{request.prompt_tokens, request.expected_tokens, request.n};
-  return (guaranteed + group.forecast.PeakWith(item)).Within(StandardLimit(group));
+  PoolBlocks peak_with = guaranteed + group.forecast.PeakWith(item);
+  return WithinOr(Why::kPeak, peak_with, StandardLimit(group));
 }
 
-bool RouterImpl::TakesWork(const Group& group) const {
+Hold RouterImpl::WorkHold(const Group& group) const {
+  if (!group.open()) return {group.live() ? Why::kDraining : Why::kNotLive};
   bool fresh = now_ - group.last_report < config_.group_lease / 2;
-  return group.live() && !group.drain_sent && fresh &&
-         group.breaker.Admits(now_, group.unanswered.requests);
+  if (!fresh) {
+    return {Why::kSilent, Milliseconds(now_ - group.last_report),
+            Milliseconds(config_.group_lease / 2)};
+  }
+  if (group.breaker.Admits(now_, group.unanswered.requests)) return {};
+  Time pause_over = std::max(group.breaker.closed_until(), now_);
+  return {Why::kBreaker, Milliseconds(pause_over - now_ + kMillisecond - 1)};
+}
+
+Hold RouterImpl::StandingHold(const Group& group, const Request& request) const {
+  if (Hold hold = WorkHold(group); !hold.none()) return hold;
+  return WithinOr(Why::kTooSmall, request.need, group.ledger->total());
+}
+
+Hold RouterImpl::HoldOf(Group& group, const Request& request) const {
+  Hold hold = StandingHold(group, request);
+  return hold.none() ? RoomHold(group, request) : hold;
 }
 
 uint64_t RouterImpl::ChunkOf(const Group& group) const {
@@ -127,25 +151,25 @@ uint64_t RouterImpl::PrefillBacklog(const Group& group) const {
   return group.unanswered.Left(FirstPrefill(group.report));
 }
 
-bool RouterImpl::PrefillRoom(Group& group, uint32_t prompt_tokens) const {
+Hold RouterImpl::PrefillHold(const Group& group, uint32_t prompt_tokens) const {
   // Enough for the step under way and, mostly, the one that is planned before more can arrive. What
   // waits, waits here, where it can still be ordered and dropped: a backlog of two steps keeps the
   // group busier by less than it costs in late first tokens, one of one step leaves it idle.
   uint64_t chunk = ChunkOf(group);
-  if (PrefillBacklog(group) <= chunk + chunk / 2) return true;
+  uint64_t backlog = PrefillBacklog(group);
+  if (backlog <= chunk + chunk / 2) return {};
   bool overtakes = prompt_tokens <= group.unanswered.short_prompt &&
                    group.unanswered.short_tokens + prompt_tokens <= chunk;
-  group.prefill_full = group.prefill_full || !overtakes;
-  return overtakes;
+  return overtakes ? Hold() : Hold{Why::kPrefill, backlog, chunk + chunk / 2};
 }
 
 GroupLoad RouterImpl::LoadOf(const Group& group) const {
   GroupLoad load;
-  load.takes_work = group.live() && !group.drain_sent;
+  load.takes_work = group.open();
   if (!load.takes_work) return load;
   load.busy = !group.running.empty();
-  load.total = group.ledger->total();
-  load.share = (group.ledger->worst_case().tokens_pool() << 20) / load.total.tokens_pool();
+  load.share =
+      (group.ledger->worst_case().tokens_pool() << 20) / group.ledger->total().tokens_pool();
   load.chunk = ChunkOf(group);
   load.backlog = PrefillBacklog(group);
   load.speed = group.steps.speed();
@@ -166,7 +190,10 @@ Group* RouterImpl::BestGroup(const Request& request) {
   for (int attempt = 0; attempt < kGroupsTried; ++attempt) {
     // The last try is the emptiest: those that look best may all be full while others are idle.
     Group* best = BestOfUntried(request, /*emptiest=*/attempt + 1 == kGroupsTried);
-    if (best == nullptr || Fits(*best, request)) return best;
+    if (best == nullptr) return nullptr;
+    Hold hold = RoomHold(*best, request);
+    if (hold.none()) return best;
+    if (hold.why == Why::kPrefill) best->prefill_full = true;
     tried_.push_back(best->index);
   }
   return nullptr;
@@ -186,9 +213,10 @@ Group* RouterImpl::BestOfUntried(const Request& request, bool emptiest) {
     if (!emptiest) finish = FirstTokenTime(load, request) + step * request.expected_tokens;
     std::pair score(finish, load.share);
     if (best != nullptr && !(score < best_score)) continue;
-    if (!request.need.Within(load.total) || std::ranges::count(tried_, i) > 0) continue;
+    if (std::ranges::count(tried_, i) > 0) continue;
     Group& group = groups_.at(i);
-    if (TakesWork(group)) std::tie(best, best_score) = std::pair(&group, score);
+    if (!StandingHold(group, request).none()) continue;
+    std::tie(best, best_score) = std::pair(&group, score);
   }
   return best;
 }

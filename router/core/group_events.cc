@@ -224,6 +224,7 @@ void RouterImpl::LoseGroup(Group& group, const std::string& reason, bool tell) {
 
 void RouterImpl::EndStreams(Group& group, const std::string& reason) {
   Duration wait = std::max(kSecond, HalfQueueTime());
+  KeepRate(group);
   group.forecast_old = true;
   // Taken out first: nothing that is asked of the group meanwhile may see what is gone.
   std::vector<Request*> ended = std::exchange(group.running, {});

@@ -74,12 +74,11 @@ struct Unanswered {
 // What the choice among the groups asks of each, side by side for all of them: it is made for every
 // request, and a group's own entry is large.
 struct GroupLoad {
-  bool takes_work = false;  // live and not draining; if not, nothing else is set
+  bool takes_work = false;  // Group::open(); if not, nothing else is set
   bool busy = false;        // something runs on it
-  PoolBlocks total;
-  uint64_t share = 0;    // of its blocks promised, in 2^-20
-  uint64_t chunk = 0;    // tokens that a step prefills
-  uint64_t backlog = 0;  // tokens to prefill
+  uint64_t share = 0;       // of its blocks promised, in 2^-20
+  uint64_t chunk = 0;       // tokens that a step prefills
+  uint64_t backlog = 0;     // tokens to prefill
   StepSpeed speed;
   friend bool operator==(const GroupLoad&, const GroupLoad&) = default;
 };
@@ -127,6 +126,7 @@ struct Group {
   Breaker breaker;  // over incarnations: that is when it matters
 
   bool live() const { return state == GroupState::kLive; }
+  bool open() const { return live() && !drain_sent; }  // for new work
   // No peer of it is known; only its name, its size and why.
   bool dead() const { return state == GroupState::kRefused || state == GroupState::kLost; }
   bool complete() const { return live() || state == GroupState::kStarting; }

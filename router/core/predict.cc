@@ -28,7 +28,7 @@ void RouterImpl::RefreshDrain() {
   Duration backlog = 0;
   for (size_t i = 0; i < groups_.size(); ++i) {
     Group& group = groups_.at(i);
-    if (!TakesWork(group)) continue;
+    if (!WorkHold(group).none()) continue;
     ++drain_.groups;
     drain_.sample = &group;
     backlog += PrefillTime(group, PrefillBacklog(group));
@@ -63,6 +63,36 @@ std::optional<Duration> RouterImpl::PredictWait(const Request& request) {
       ahead.prompt_tokens - std::min<uint64_t>(ahead.prompt_tokens, request.prompt_tokens);
   Duration for_prefill = drain_.prefill_backlog + PrefillTime(*drain_.sample, others) / groups;
   return std::max(for_blocks, for_prefill);
+}
+
+RouterImpl::Rate RouterImpl::RateOf(const Group& group) const {
+  if (!group.complete() || group.steps.speed().known_until == 0) return {};
+  return {group.steps.speed(), ChunkOf(group), StandardLimit(group).tokens_pool()};
+}
+
+void RouterImpl::KeepRate(const Group& group) {
+  Rate rate = RateOf(group);
+  if (rate.speed.known_until > last_rate_.speed.known_until) last_rate_ = rate;
+}
+
+std::optional<Duration> RouterImpl::WaitAtLastRate(const Request& request) const {
+  Rate last = last_rate_;
+  for (size_t i = 0; i < groups_.size(); ++i) {
+    Rate rate = RateOf(groups_.at(i));
+    if (rate.speed.known_until > last.speed.known_until) last = rate;
+  }
+  if (last.blocks == 0) return std::nullopt;
+  last.speed.known_until = kTimeMax;  // it is too old to decide by, and the best there is to tell
+  Ahead ahead = queue_.AheadOf(request);
+  // What finds no free blocks waits for turns of those that do; a turn is as long as an answer.
+  uint64_t beyond = ahead.blocks - std::min(ahead.blocks, last.blocks);
+  auto turn = static_cast<unsigned __int128>(last.speed.mean) * request.expected_tokens;
+  unsigned __int128 for_blocks = turn * beyond / last.blocks;
+  uint64_t others =
+      ahead.prompt_tokens - std::min<uint64_t>(ahead.prompt_tokens, request.prompt_tokens);
+  Duration for_prefill = last.speed.Prefill(now_, others, last.chunk);
+  unsigned __int128 longest = kTimeMax;
+  return std::max(static_cast<Duration>(std::min(for_blocks, longest)), for_prefill);
 }
 
 Duration RouterImpl::OwnPrefill(const Request& request) {

@@ -184,6 +184,7 @@ Time Router::NextDeadline() const { return impl_->NextDeadline(); }
 bool Router::Drained() const { return impl_->Drained(); }
 RouterStatus Router::Status(Time now) { return impl_->Status(now); }
 CapacityReply Router::Capacity() { return impl_->Capacity(); }
+bool Router::IsOpen(const RequestId& id) { return impl_->IsOpen(id); }
 absl::StatusOr<RequestStatus> Router::Find(const RequestId& id) { return impl_->Find(id); }
 void Router::Audit() const { impl_->Audit(); }
 

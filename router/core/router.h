@@ -209,12 +209,17 @@ struct RouterStatus {
 struct RequestStatus {
   std::string state;  // "tokenizing", "queued", "running", "unread"
   uint64_t needed_blocks = 0;
-  uint64_t free_blocks = 0;  // of the group with the most free
-  // Time until it is dispatched at the latest rate; absent when nothing is known of the rate.
+  uint64_t free_blocks = 0;  // of the live group with the most free
+  // Time until it is dispatched. Absent when no rate is known, and while its tenant's max_blocks
+  // holds it, as what that takes is not predicted.
   std::optional<uint64_t> expected_wait_ms;
-  uint64_t queue_position = 0;  // requests ahead of it
-  std::string group;            // when running
-  std::string reason;           // why it waits
+  // No group takes work: the wait is from when one does, at the rate that was measured last.
+  bool wait_at_last_rate = false;
+  // Requests that would be dispatched before it if the groups had room for all. Those that their
+  // own tenant's max_blocks holds are not counted, but for those of its own tenant and priority.
+  uint64_t queue_position = 0;
+  std::string group;   // when running
+  std::string reason;  // why it waits
 };
 
 namespace router {
@@ -246,7 +251,10 @@ class Router {
   // Takes and clears the sampled observations of RouterCounters.
   RouterStatus Status(Time now);
   CapacityReply Capacity();
-  // NotFound for an id that is not open.
+  // Is a request with this id not answered yet? O(1).
+  bool IsOpen(const RequestId& id);
+  // NotFound for an id that is not open. As of the last Step or Flush. For people who ask, not for
+  // every message: O(what waits + what runs).
   absl::StatusOr<RequestStatus> Find(const RequestId& id);
 
   // Dies if an invariant is broken: ledger against dispatched requests, queue bounds.

@@ -4,7 +4,7 @@
 //   dispatch.cc   from the queue to a group           report.cc         what groups report
 //   fit.cc        which group a request fits on       predict.cc        how long it will wait
 //   ending.cc     every way a request ends            status.cc         what operators see; Audit
-//   flow.cc       credit of streams and tenants
+//   flow.cc       credit of streams and tenants       find.cc           where a request is, and why
 #pragma once
 
 #include <cstdint>
@@ -17,6 +17,7 @@
 #include "cluster/base/rng.h"
 #include "router/core/clients.h"
 #include "router/core/groups.h"
+#include "router/core/hold.h"
 #include "router/core/length_model.h"
 #include "router/core/release_curve.h"
 #include "router/core/request.h"
@@ -39,6 +40,7 @@ class RouterImpl {
   bool Drained() const;
   RouterStatus Status(Time now);
   CapacityReply Capacity();
+  bool IsOpen(const RequestId& id);
   absl::StatusOr<RequestStatus> Find(const RequestId& id);
   void Audit() const;
 
@@ -46,8 +48,8 @@ class RouterImpl {
   // ---- Which of those that wait may start. The simulator puts other rules in the place of these
   // two, to compare with.
   // fit.cc
-  virtual bool Fits(Group& group, const Request& request) const;
-  bool PrefillRoom(Group& group, uint32_t prompt_tokens) const;
+  virtual Hold RoomHold(Group& group, const Request& request) const;
+  Hold PrefillHold(const Group& group, uint32_t prompt_tokens) const;
   // dispatch.cc: ends the request if its first token would come after its deadline.
   virtual bool TooLate(const Group& group, Request& request);
 
@@ -69,6 +71,13 @@ class RouterImpl {
   GroupStatus StatusOf(Group& group, Time now) const;
   void AuditGroup(const Group& group) const;
   void AuditTenants() const;
+
+  // ---- find.cc
+  void FindQueued(const Request& request, RequestStatus& status);
+  // What it needs, and what keeps each group from taking it: for each kind of hold, the group that
+  // is nearest to its end.
+  std::string WhyNoGroup(const Request& request);
+  std::string WhyQueued(const Request& request, uint64_t ahead);
 
   // ---- client_events.cc
   void OnHello(PeerId peer, const Hello& hello);
@@ -112,7 +121,11 @@ class RouterImpl {
   // What the ledger promises: the guaranteed worst cases and the expected peak of the others.
   PoolBlocks ReservedBlocks(Group& group) const;
   PoolBlocks StandardLimit(const Group& group) const;
-  bool TakesWork(const Group& group) const;
+  // Why the group gets no work at all; why it cannot have this request whatever runs on it; why it
+  // does not take it now, room included.
+  Hold WorkHold(const Group& group) const;
+  Hold StandingHold(const Group& group, const Request& request) const;
+  Hold HoldOf(Group& group, const Request& request) const;
   uint64_t ChunkOf(const Group& group) const;
   Duration PrefillTime(const Group& group, uint64_t tokens) const;
   // Prefill tokens of all steps, without those computed again after a preemption.
@@ -132,6 +145,11 @@ class RouterImpl {
   void RefreshDrain();
   // Until it is dispatched; absent when no group takes work or its speed is not known.
   std::optional<Duration> PredictWait(const Request& request);
+  // The same when no group takes work: from when one does, at the rate that was measured last, on
+  // that group and with nothing on it. Absent when none was ever measured.
+  std::optional<Duration> WaitAtLastRate(const Request& request) const;
+  // Before what is known of the group's speed goes.
+  void KeepRate(const Group& group);
   Duration OwnPrefill(const Request& request);
   Refusal CheckWait(const Request& request);
   uint64_t Jittered(Duration wait);
@@ -140,8 +158,12 @@ class RouterImpl {
 
   // ---- dispatch.cc
   void DispatchWaiting();
-  // Within its tenant's quota of blocks.
-  bool MayRun(const Request& request) const;
+  // Sets candidates_: the head, and those that may be tried if it does not fit.
+  void FindCandidates();
+  // By its tenant's quota of blocks, if `more` of them ran.
+  Hold QuotaHold(const Request& request, uint64_t more = 0) const;
+  // Why it may not be dispatched before the head that does not fit.
+  Hold PassHold(const Request& head, const Request& request) const;
   // Dispatches a small request that fits past a head that does not.
   bool Backfill(Request& head);
   void DispatchTo(Group& group, Request& request);
@@ -244,6 +266,14 @@ class RouterImpl {
     ReleaseCurve curve;
   };
   Drain drain_;
+  // How fast a group was, as far as its speed was measured.
+  struct Rate {
+    StepSpeed speed;
+    uint64_t chunk = 0;   // tokens that a step prefills
+    uint64_t blocks = 0;  // for standard requests; 0: no speed was measured
+  };
+  Rate RateOf(const Group& group) const;
+  Rate last_rate_;             // of the groups that are gone, the one that was measured last
   bool dispatch_due_ = false;  // something changed that may let a waiting request run
   std::vector<Request*> candidates_;
   std::vector<Request*> hearing_;  // what becomes Group::heard of the report that is being read

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <map>
 
-#include "absl/strings/str_cat.h"
 #include "cluster/base/check.h"
 #include "router/core/router_impl.h"
 
@@ -68,50 +67,6 @@ CapacityReply RouterImpl::Capacity() {
     reply.groups.push_back(std::move(capacity));
   }
   return reply;
-}
-
-absl::StatusOr<RequestStatus> RouterImpl::Find(const RequestId& id) {
-  const std::unique_ptr<Request>* found = requests_.Find(id);
-  if (found == nullptr || (*found)->answered) {
-    return absl::NotFoundError(absl::StrCat("no open request has the id ", id.ToString()));
-  }
-  const Request& request = **found;
-  RequestStatus status;
-  status.needed_blocks = request.need.tokens_pool();
-  for (size_t i = 0; i < groups_.size(); ++i) {
-    Group& group = groups_.at(i);
-    if (!group.live()) continue;
-    uint64_t free = group.ledger->total().tokens_pool() - ReservedBlocks(group).tokens_pool();
-    status.free_blocks = std::max(status.free_blocks, free);
-  }
-  if (request.kept != nullptr) status.reason = "its reader has a full window to take";
-  if (request.phase == Phase::kUnread) {
-    status.state = "unread";
-    return status;
-  }
-  if (request.phase == Phase::kRunning) {
-    status.state = "running";
-    status.group = request.group->name;
-    return status;
-  }
-  if (request.phase != Phase::kQueued) {
-    status.state = "tokenizing";
-    return status;
-  }
-  status.state = "queued";
-  status.queue_position = queue_.Position(request);
-  if (std::optional<Duration> wait = PredictWait(request)) {
-    status.expected_wait_ms = static_cast<uint64_t>(*wait / kMillisecond);
-  }
-  if (groups_.LargestTotal() == 0) {
-    status.reason = "no group has joined";
-  } else if (status.queue_position > 0) {
-    status.reason = absl::StrCat(status.queue_position, " requests are ahead");
-  } else {
-    status.reason = absl::StrCat("needs ", status.needed_blocks,
-                                 " KV blocks, free in one group: ", status.free_blocks);
-  }
-  return status;
 }
 
 void RouterImpl::AuditGroup(const Group& group) const {

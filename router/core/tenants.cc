@@ -53,8 +53,12 @@ std::vector<TenantStatus> TenantTable::Status() const {
   return listed;
 }
 
+uint64_t ServiceOf(const Tenant& tenant, uint64_t tokens) {
+  return tokens * kServiceScale / tenant.config.weight;
+}
+
 void Charge(Tenant& tenant, size_t band, uint64_t tokens) {
-  tenant.lines[band].service += tokens * kServiceScale / tenant.config.weight;
+  tenant.lines[band].service += ServiceOf(tenant, tokens);
   tenant.service += tokens;
 }
 

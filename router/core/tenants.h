@@ -71,6 +71,8 @@ class TenantTable {
   size_t configured_ = 0;
 };
 
+// What `tokens` served tokens of weight 1 add to a line's counter.
+uint64_t ServiceOf(const Tenant& tenant, uint64_t tokens);
 // Charges `tokens` served tokens of weight 1 to the line's counter.
 void Charge(Tenant& tenant, size_t band, uint64_t tokens);
 

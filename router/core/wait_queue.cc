@@ -1,10 +1,27 @@
 #include "router/core/wait_queue.h"
 
 #include <algorithm>
+#include <map>
+#include <queue>
+#include <tuple>
 
 #include "cluster/base/check.h"
 
 namespace kvern::router {
+namespace {
+
+// A tenant's line in a replay of the order.
+struct ReplayedLine {
+  uint64_t service = 0;
+  size_t place = 0;  // among those that wait: the first of equals is next
+  const Request* next = nullptr;
+  // The last is next, by std::priority_queue's order.
+  bool operator<(const ReplayedLine& other) const {
+    return std::tie(service, place) > std::tie(other.service, other.place);
+  }
+};
+
+}  // namespace
 
 WaitQueue::WaitQueue(uint32_t max_entries, uint64_t max_bytes)
     : max_entries_(max_entries), max_bytes_(max_bytes) {}
@@ -165,14 +182,31 @@ uint64_t WaitQueue::ShareOf(const Tenant& tenant) const {
   return max_entries_ * uint64_t{tenant.config.weight} / weights;
 }
 
-size_t WaitQueue::Position(const Request& request) const {
+size_t WaitQueue::Position(const Request& request, const May& may) const {
   size_t position = 0;
-  for (size_t band = request.band + size_t{1}; band < kBands; ++band) {
-    for (const Tenant* tenant : active_[band]) position += tenant->lines[band].entries;
+  std::map<const Tenant*, uint64_t> taken;  // blocks of what was replayed
+  for (size_t band = kBands; band-- > request.band;) {
+    std::priority_queue<ReplayedLine> lines;
+    for (size_t i = 0; i < active_[band].size(); ++i) {
+      const Line& line = active_[band][i]->lines[band];
+      lines.push({line.service, i, line.first});
+    }
+    while (!lines.empty()) {
+      ReplayedLine line = lines.top();
+      lines.pop();
+      const Request& next = *line.next;
+      if (&next == &request) return position;
+      const Tenant& tenant = *next.tenant;
+      bool own = &tenant == request.tenant && band == request.band;
+      if (!own && !may(next, taken[&tenant])) continue;
+      taken[&tenant] += next.need.tokens_pool();
+      ++position;
+      line.service += ServiceOf(tenant, next.prompt_tokens);
+      line.next = next.next_in_line;
+      if (line.next != nullptr) lines.push(line);
+    }
   }
-  for (const Request* r = request.previous_in_line; r != nullptr; r = r->previous_in_line) {
-    ++position;
-  }
+  KVERN_CHECK(false) << request.id.ToString() << " is not in line";
   return position;
 }
 

@@ -11,6 +11,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "router/core/request.h"
@@ -87,8 +88,12 @@ class WaitQueue {
   // wait).
   uint64_t ShareOf(const Tenant& tenant) const;
 
-  // How many of its tenant and band, and of higher bands, are ahead of it. REQUIRES: in line.
-  size_t Position(const Request& request) const;
+  // How many would be dispatched before a request in line if the groups had room for all: the order
+  // replayed, each charged for its prompt as when it is dispatched. `may(r, more)`: within its
+  // quota if `more` blocks of its tenant ran, those replayed so far; from the first of a line that
+  // may not, the line is left out. The request's own line is never. O(ahead * log(tenants)).
+  using May = std::function<bool(const Request&, uint64_t more)>;
+  size_t Position(const Request& request, const May& may) const;
   Time OldestArrival() const;  // kTimeMax when empty
 
   uint64_t expected_blocks() const { return expected_blocks_; }  // of all in line

@@ -196,7 +196,7 @@ absl::Status RouterLoop::RefuseClient(const std::string& routing_id,
   error.code = ErrorCode::kInvalidArgument;
   error.message = decoded.error;
   // Said under the id of a request that goes on, this is not its end.
-  error.details.still_open = router_.Find(decoded.request_id).ok();
+  error.details.still_open = router_.IsOpen(decoded.request_id);
   return clients_.Reply(routing_id, EncodeRouterToClient(error, config_.router_incarnation));
 }
 

@@ -208,6 +208,7 @@ void Simulation::CheckExpectedWait() {
   const Record& record = *checker_.Find(lined_up_.requests[0]);
   absl::StatusOr<RequestStatus> found = front_end_->Find(lined_up_.requests[0]);
   if (!found.ok() || found->state != "queued" || !found->expected_wait_ms) return;
+  if (found->wait_at_last_rate) return;  // no group takes work: what comes waits for its deadline
   Duration allowed =
       std::min(record.arrived + record.ttft_deadline - now(), options_.router.queue_wait_max);
   if (static_cast<Duration>(*found->expected_wait_ms) * kMillisecond <= allowed) return;

@@ -19,16 +19,22 @@ router::ForecastItem ItemOf(const router::Request& request) {
 
 }  // namespace
 
-bool OptimisticRouter::Fits(router::Group& group, const router::Request& request) const {
-  if (group.running.size() >= admission_.max_running) return false;
-  if (admission_.step_budget && !PrefillRoom(group, request.prompt_tokens)) return false;
-  if (group.running.empty()) return true;  // alone it can use all there is
+router::Hold OptimisticRouter::RoomHold(router::Group& group,
+                                        const router::Request& request) const {
+  using router::Hold, router::Why;
+  if (group.running.size() >= admission_.max_running) {
+    return {Why::kRunning, group.running.size(), admission_.max_running};
+  }
+  if (admission_.step_budget) {
+    if (Hold hold = PrefillHold(group, request.prompt_tokens); !hold.none()) return hold;
+  }
+  if (group.running.empty()) return {};  // alone it can use all there is
   router::Forecast now;
   for (const router::Request* running : group.running) now.Add(ItemOf(*running));
   now.Settle();
   router::PoolBlocks limit = group.ledger->total().Percent(100 - watermark_percent_);
   router::PoolBlocks held = now.PeakWith({request.prompt_tokens, 1, request.n});
-  return held.Within(limit);
+  return held.Within(limit) ? Hold() : Hold{Why::kPeak, held.tokens_pool(), limit.tokens_pool()};
 }
 
 }  // namespace kvern::sim

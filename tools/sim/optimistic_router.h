@@ -21,7 +21,7 @@ class OptimisticRouter : public router::RouterImpl {
 
  private:
   // The prompt, and what runs now with one token more each, stay below the watermark.
-  bool Fits(router::Group& group, const router::Request& request) const override;
+  router::Hold RoomHold(router::Group& group, const router::Request& request) const override;
   // No prediction keeps a request from starting.
   bool TooLate(const router::Group& /*group*/, router::Request& /*request*/) override {
     return false;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <deque>
+#include <map>
 #include <string>
 
 namespace kvern::router {
@@ -18,13 +19,13 @@ class WaitQueueTest : public testing::Test {
     return config;
   }
 
-  Request& Push(Tenant& tenant, uint8_t band = 0, uint64_t blocks = 1) {
+  Request& Push(Tenant& tenant, uint8_t band = 0, uint64_t blocks = 1, uint32_t tokens = 10) {
     Request& request = requests_.emplace_back();
     request.phase = Phase::kArrived;
     request.tenant = &tenant;
     request.band = band;
     request.expected_blocks = blocks;
-    request.prompt_tokens = 10;
+    request.prompt_tokens = tokens;
     request.arrival = static_cast<Time>(requests_.size());
     queue_.TakeRoom(request, 1);
     request.phase = Phase::kQueued;
@@ -34,6 +35,11 @@ class WaitQueueTest : public testing::Test {
   }
 
   // But for one that may not run.
+  // Where no tenant is at its quota.
+  size_t PositionOf(const Request& request) const {
+    return queue_.Position(request, [](const Request&, uint64_t) { return true; });
+  }
+
   Request* Next(const Request* blocked = nullptr) {
     std::vector<Request*> next;
     queue_.Candidates(
@@ -65,7 +71,7 @@ TEST_F(WaitQueueTest, OneTenantIsServedByAge) {
   Request& third = Push(a_);
   queue_.Remove(second);
   queue_.Audit();
-  EXPECT_EQ(queue_.Position(third), 1u);
+  EXPECT_EQ(PositionOf(third), 1u);
   EXPECT_EQ(Next(), &first);
   queue_.Remove(first);
   EXPECT_EQ(Next(), &third);
@@ -143,6 +149,45 @@ TEST_F(WaitQueueTest, WhatIsAheadIsSharedByWeight) {
   EXPECT_EQ(queue_.AheadOf(probe).blocks, 40u);
   Push(b_, 5, 1000);
   EXPECT_EQ(queue_.AheadOf(probe).blocks, 1040u);
+}
+
+// Bands, shares by weight, ages, prompts of many lengths, some service before: the position says of
+// each that waits how many are served before it.
+TEST_F(WaitQueueTest, ThePositionIsTheOrderInWhichAllAreServed) {
+  Tenant* tenants[] = {&a_, &b_, &heavy_};
+  uint32_t state = 7;
+  auto draw = [&](uint32_t below) {
+    return (state = state * 1664525 + 1013904223) / 65536 % below;
+  };
+  for (int i = 0; i < 20; ++i) Push(*tenants[draw(3)]);
+  for (int i = 0; i < 15; ++i) Serve(1 + draw(100));
+  std::vector<const Request*> all;
+  for (int i = 0; i < 200; ++i) {
+    all.push_back(&Push(*tenants[draw(3)], static_cast<uint8_t>(draw(3)), 1, 1 + draw(100)));
+  }
+  std::map<const Request*, size_t> told;
+  for (const Request* request : all) told[request] = PositionOf(*request);
+  for (size_t served = 0; Request* next = Next(); ++served) {
+    if (told.contains(next)) {
+      EXPECT_EQ(told[next], served);
+    }
+    Serve(next->prompt_tokens);
+  }
+}
+
+TEST_F(WaitQueueTest, WhoIsAtItsQuotaIsAheadOfItsOwnOnly) {
+  Push(a_).need = 3;
+  Request& second_of_a = Push(a_);
+  second_of_a.need = 1;
+  Push(b_);
+  Request& last = Push(b_);
+  auto may = [this](const Request& r, uint64_t more) {
+    return r.tenant != &a_ || more + r.need.tokens_pool() <= 3;
+  };
+  EXPECT_EQ(queue_.Position(last, may), 2u);  // the first of each; a's second is beyond its quota
+  Push(a_, 1).need = 1;                       // goes first, and leaves 2: too few for the other
+  EXPECT_EQ(queue_.Position(last, may), 2u);
+  EXPECT_EQ(queue_.Position(second_of_a, may), 3u);
 }
 
 TEST_F(WaitQueueTest, TheNewestOfWhoHasMostMakesWay) {

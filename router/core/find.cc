@@ -1,0 +1,160 @@
+// Where one request is, and why it waits: what dispatch would decide about it now, in words.
+#include <algorithm>
+#include <array>
+
+#include "absl/strings/str_cat.h"
+#include "cluster/base/check.h"
+#include "router/core/router_impl.h"
+
+namespace kvern::router {
+namespace {
+
+std::string Blocks(uint64_t blocks) {
+  return absl::StrCat(blocks, blocks == 1 ? " KV block" : " KV blocks");
+}
+
+std::string TextOf(const Hold& hold) {
+  switch (hold.why) {
+    case Why::kNone:
+      return "has room by now and may be tried at the next dispatch";
+    case Why::kPeak:
+      return absl::StrCat("would need ", Blocks(hold.value), " as expected, allowed: ", hold.limit);
+    case Why::kWorstCase:
+      return absl::StrCat("would need ", Blocks(hold.value), " at worst, it has ", hold.limit);
+    case Why::kPrefill:
+      return absl::StrCat("has ", hold.value, " prompt tokens to prefill, allowed: ", hold.limit);
+    case Why::kRunning:
+      return absl::StrCat("runs ", hold.value, " requests, allowed: ", hold.limit);
+    case Why::kBreaker:
+      if (hold.value > 0) {
+        return absl::StrCat("failed too many, nothing is sent for ", hold.value, " ms");
+      }
+      return "failed too many, its next request has no token yet";
+    case Why::kSilent:
+      return absl::StrCat("has been silent for ", hold.value, " ms, allowed: ", hold.limit);
+    case Why::kDraining:
+      return "is draining";
+    case Why::kNotLive:
+      return "is not live";
+    case Why::kTooSmall:
+      return absl::StrCat("has ", Blocks(hold.limit), " in all");
+    case Why::kQuota:
+      return absl::StrCat("runs ", Blocks(hold.value), ", allowed: ", hold.limit);
+    case Why::kPassed:
+      return absl::StrCat("was passed by ", hold.value, " requests, allowed: ", hold.limit);
+    case Why::kLarge:
+      return absl::StrCat("is too large to pass: ", hold.value,
+                          " KV blocks, allowed: ", hold.limit);
+  }
+  KVERN_CHECK(false) << static_cast<int>(hold.why);
+  return "";
+}
+
+}  // namespace
+
+bool RouterImpl::IsOpen(const RequestId& id) {
+  const std::unique_ptr<Request>* found = requests_.Find(id);
+  return found != nullptr && !(*found)->answered;
+}
+
+absl::StatusOr<RequestStatus> RouterImpl::Find(const RequestId& id) {
+  if (!IsOpen(id)) {
+    return absl::NotFoundError(absl::StrCat("no open request has the id ", id.ToString()));
+  }
+  const Request& request = **requests_.Find(id);
+  RequestStatus status;
+  status.needed_blocks = request.need.tokens_pool();
+  for (size_t i = 0; i < groups_.size(); ++i) {
+    Group& group = groups_.at(i);
+    if (!group.live()) continue;
+    uint64_t free = group.ledger->total().tokens_pool() - ReservedBlocks(group).tokens_pool();
+    status.free_blocks = std::max(status.free_blocks, free);
+  }
+  if (request.kept != nullptr) status.reason = "its reader has a full window to take";
+  switch (request.phase) {
+    case Phase::kTokenizing:
+    case Phase::kArrived:
+      status.state = "tokenizing";
+      break;
+    case Phase::kQueued:
+      status.state = "queued";
+      FindQueued(request, status);
+      break;
+    case Phase::kRunning:
+      status.state = "running";
+      status.group = request.group->name;
+      break;
+    case Phase::kUnread:
+      status.state = "unread";
+      break;
+  }
+  return status;
+}
+
+void RouterImpl::FindQueued(const Request& request, RequestStatus& status) {
+  status.queue_position = queue_.Position(
+      request, [this](const Request& r, uint64_t more) { return QuotaHold(r, more).none(); });
+  const Request& oldest = *request.tenant->lines[request.band].first;
+  if (Hold quota = QuotaHold(oldest); !quota.none()) {
+    status.reason = absl::StrCat(&oldest == &request ? "" : "the oldest of its tenant ", "needs ",
+                                 Blocks(oldest.need.tokens_pool()), "; its tenant ", TextOf(quota));
+    return;
+  }
+  status.reason = WhyQueued(request, status.queue_position);
+  std::optional<Duration> wait = PredictWait(request);
+  if (drain_.groups == 0) {
+    wait = WaitAtLastRate(request);
+    status.wait_at_last_rate = wait.has_value();
+  }
+  if (wait) status.expected_wait_ms = static_cast<uint64_t>(*wait / kMillisecond);
+  if (status.wait_at_last_rate) {
+    status.reason += "; the wait is from when one takes work, at the rate measured last";
+  } else if (!wait) {
+    status.reason += drain_.groups == 0 ? "; no rate was measured yet" : "; no speed is known yet";
+  }
+}
+
+std::string RouterImpl::WhyQueued(const Request& request, uint64_t ahead) {
+  FindCandidates();
+  const Request& head = *candidates_.at(0);
+  if (&head == &request) return WhyNoGroup(request);
+  std::string why = absl::StrCat(ahead, ahead == 1 ? " request is" : " requests are",
+                                 " ahead, the first ", WhyNoGroup(head));
+  if (std::ranges::count(candidates_, &request) == 0) {
+    return absl::StrCat(why, "; this one is not among the ", candidates_.size() - 1,
+                        " that may pass");
+  }
+  Hold pass = PassHold(head, request);
+  if (pass.why == Why::kPassed) return absl::StrCat(why, "; it ", TextOf(pass));
+  if (pass.why == Why::kQuota) return absl::StrCat(why, "; the tenant of this one ", TextOf(pass));
+  if (!pass.none()) return absl::StrCat(why, "; this one ", TextOf(pass));
+  return absl::StrCat(why, "; this one ", WhyNoGroup(request));
+}
+
+std::string RouterImpl::WhyNoGroup(const Request& request) {
+  struct Kind {
+    const Group* nearest = nullptr;
+    Hold hold;
+    size_t groups = 0;
+  };
+  std::array<Kind, static_cast<size_t>(Why::kTooSmall) + 1> kinds;
+  for (size_t i = 0; i < groups_.size(); ++i) {
+    Group& group = groups_.at(i);
+    Hold hold = HoldOf(group, request);
+    Kind& kind = kinds.at(static_cast<size_t>(hold.why));
+    ++kind.groups;
+    if (kind.nearest != nullptr && hold.Excess() >= kind.hold.Excess()) continue;
+    kind.nearest = &group;
+    kind.hold = hold;
+  }
+  std::string text = absl::StrCat("needs ", Blocks(request.need.tokens_pool()));
+  if (groups_.size() == 0) absl::StrAppend(&text, "; no group has joined");
+  for (const Kind& kind : kinds) {
+    if (kind.groups == 0) continue;
+    absl::StrAppend(&text, "; group ", kind.nearest->name, " ", TextOf(kind.hold));
+    if (kind.groups > 1) absl::StrAppend(&text, " (", kind.groups - 1, " more alike)");
+  }
+  return text;
+}
+
+}  // namespace kvern::router
