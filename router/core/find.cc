@@ -101,17 +101,25 @@ void RouterImpl::FindQueued(const Request& request, RequestStatus& status) {
     return;
   }
   status.reason = WhyQueued(request, status.queue_position);
-  std::optional<Duration> wait = PredictWait(request);
-  if (drain_.groups == 0) {
+  bool work = false;   // some group takes work
+  bool might = false;  // such as this
+  for (size_t i = 0; i < groups_.size(); ++i) {
+    work = work || WorkHold(groups_.at(i)).none();
+    might = might || StandingHold(groups_.at(i), request).none();
+  }
+  std::optional<Duration> wait;
+  if (!work) {
     wait = WaitAtLastRate(request);
     status.wait_at_last_rate = wait.has_value();
+    status.reason += wait ? "; the wait is from when one takes work, at the rate measured last"
+                          : "; no rate was measured yet";
+  } else if (!might) {
+    status.reason += "; no group that takes work can hold it";
+  } else {
+    wait = PredictWait(request);
+    if (!wait) status.reason += "; no speed is known yet";
   }
   if (wait) status.expected_wait_ms = static_cast<uint64_t>(*wait / kMillisecond);
-  if (status.wait_at_last_rate) {
-    status.reason += "; the wait is from when one takes work, at the rate measured last";
-  } else if (!wait) {
-    status.reason += drain_.groups == 0 ? "; no rate was measured yet" : "; no speed is known yet";
-  }
 }
 
 std::string RouterImpl::WhyQueued(const Request& request, uint64_t ahead) {

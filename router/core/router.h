@@ -210,8 +210,8 @@ struct RequestStatus {
   std::string state;  // "tokenizing", "queued", "running", "unread"
   uint64_t needed_blocks = 0;
   uint64_t free_blocks = 0;  // of the live group with the most free
-  // Time until it is dispatched. Absent when no rate is known, and while its tenant's max_blocks
-  // holds it, as what that takes is not predicted.
+  // Time until it is dispatched. Absent when no rate is known, while no group that takes work could
+  // ever hold it, and while its tenant's max_blocks holds it: what these take is not predicted.
   std::optional<uint64_t> expected_wait_ms;
   // No group takes work: the wait is from when one does, at the rate that was measured last.
   bool wait_at_last_rate = false;
