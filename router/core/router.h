@@ -213,13 +213,13 @@ struct RequestStatus {
   // Time until it is dispatched. Absent when no rate is known, while no group that takes work could
   // ever hold it, and while its tenant's max_blocks holds it: what these take is not predicted.
   std::optional<uint64_t> expected_wait_ms;
-  // No group takes work: the wait is from when one does, at the rate that was measured last.
-  bool wait_at_last_rate = false;
   // Requests that would be dispatched before it if the groups had room for all. Those that their
   // own tenant's max_blocks holds are not counted, but for those of its own tenant and priority.
   uint64_t queue_position = 0;
   std::string group;   // when running
   std::string reason;  // why it waits
+  // No group takes work: the wait is from when one does, at the rate that was measured last.
+  bool wait_at_last_rate = false;
 };
 
 namespace router {
