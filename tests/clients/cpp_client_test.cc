@@ -179,6 +179,13 @@ TEST(CppClient, WholeAnswer) {
   EXPECT_EQ(capacity->groups[0].total_blocks, 9u);
 }
 
+TEST(CppClientDeathTest, AnEmptySinkIsSaidWhereItIsGiven) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  SmallRouter router(Serve);
+  std::unique_ptr<Client> client = ConnectTo(router.endpoint());
+  EXPECT_DEATH(client->Start({}, nullptr), "Client::Start: the sink is empty");
+}
+
 TEST(CppClient, MoreChoicesThanThereMayBeAreRefusedByTheRouter) {
   SmallRouter router(Serve);
   std::unique_ptr<Client> client = ConnectTo(router.endpoint());

@@ -1,4 +1,5 @@
 // kvern-sim: the router and the schedulers under virtual time.
+#include <cerrno>
 #include <cstdio>
 #include <optional>
 #include <string>
@@ -97,6 +98,9 @@ int Main(int argc, char** argv) {
     Show(outcome);
   } else {
     ShowSmallest(config, *plan, capacity, arguments, outcome);
+  }
+  if (std::ferror(stdout) != 0 || std::fflush(stdout) != 0) {
+    return Fail(ErrnoStatus("writing the results", errno), 1);
   }
   return outcome.code;
 }

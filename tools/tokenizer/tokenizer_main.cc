@@ -1,5 +1,7 @@
 // kvern-tokenizer: a model's tokenizer and chat template by hand, JSON lines in and out.
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <iostream>
 #include <string>
 #include <vector>
@@ -55,6 +57,12 @@ absl::StatusOr<Tokenizer> OpenTokenizer(const std::string& path) {
   return Tokenizer::Create(*checkpoint->tokenizer());
 }
 
+// Of the call that failed last.
+int Failed(const char* stream) {
+  std::fprintf(stderr, "kvern-tokenizer: %s: %s\n", stream, std::strerror(errno));
+  return 1;
+}
+
 int Main(int argc, char** argv) {
   Config config;
   const TokenizerLines::Command command = ParseCommandLine(argc, argv, &config);
@@ -70,9 +78,9 @@ int Main(int argc, char** argv) {
   std::string line;
   while (std::getline(std::cin, line)) {
     // Flushed each time: whoever talks line by line through a pipe waits for this answer.
-    std::cout << lines.Answer(command, line) << std::endl;
+    if (!(std::cout << lines.Answer(command, line) << std::endl)) return Failed("stdout");
   }
-  return std::cin.bad() || !std::cout ? 1 : 0;
+  return std::cin.bad() ? Failed("stdin") : 0;
 }
 
 }  // namespace

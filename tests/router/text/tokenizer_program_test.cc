@@ -30,7 +30,8 @@ std::string ReadFile(const std::string& path) {
   return std::string(std::istreambuf_iterator<char>(file), {});
 }
 
-Outcome RunProgram(const std::string& arguments, const std::vector<std::string>& input) {
+Outcome RunProgram(const std::string& arguments, const std::vector<std::string>& input,
+                   const char* more = "") {
   const char* folder = std::getenv("KVERN_BIN_DIR");
   EXPECT_NE(folder, nullptr) << "ctest sets it to where the programs are";
   if (folder == nullptr) return {};
@@ -40,7 +41,7 @@ Outcome RunProgram(const std::string& arguments, const std::vector<std::string>&
   for (const std::string& line : input) in << line << '\n';
   in.close();
   const std::string command = std::string(folder) + "/kvern-tokenizer " + arguments + " <" + base +
-                              ".in >" + base + ".out 2>" + base + ".err";
+                              ".in >" + base + ".out 2>" + base + ".err" + more;
   const int status = std::system(command.c_str());
   Outcome outcome;
   outcome.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
@@ -72,6 +73,12 @@ TEST(TokenizerProgram, EncodesTheGoldenTexts) {
   for (size_t i = 0; i < golden.size(); ++i) {
     EXPECT_EQ(json::parse(outcome.lines[i]), (json{{"ids", golden[i]["ids"]}}));
   }
+}
+
+TEST(TokenizerProgram, AnswersThatCannotBeWrittenAreAnError) {
+  const Outcome outcome = RunProgram("encode" + ModelOption(), {"{\"text\":\"a\"}"}, " >/dev/full");
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_THAT(outcome.errors, HasSubstr("kvern-tokenizer: stdout: No space left on device"));
 }
 
 TEST(TokenizerProgram, DecodesTheGoldenIds) {

@@ -17,6 +17,7 @@ namespace kvern::sim {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 struct Outcome {
@@ -241,6 +242,15 @@ TEST_F(KvernSim, ABadTraceIsRefused) {
     Outcome no_file = Run(std::string("--rate 1 --workload trace:") + path);
     EXPECT_EQ(no_file.exit_code, 1) << path;
     EXPECT_THAT(no_file.errors, HasSubstr("is not a regular file")) << path;
+  }
+}
+
+TEST_F(KvernSim, ResultsThatCannotBeWrittenAreAnError) {
+  for (const char* format : {"", " --json"}) {
+    Outcome outcome = Run(std::string("--rate 1 --duration 1 >/dev/full") + format);
+    EXPECT_EQ(outcome.exit_code, 1);
+    EXPECT_THAT(outcome.errors, HasSubstr("kvern-sim: writing the results: No space left"));
+    EXPECT_THAT(outcome.errors, Not(HasSubstr("still fails with")));
   }
 }
 

@@ -105,6 +105,7 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(
 }
 
 RequestId Client::Start(GenerateRequest request, EventSink sink) {
+  KVERN_CHECK(sink != nullptr) << "Client::Start: the sink is empty";
   RequestId request_id = NameRequest(request);
   connection_->Submit(std::move(request), std::move(sink));
   return request_id;

@@ -36,7 +36,8 @@ using RequestEvent = std::variant<Accepted, Delta, RequestError>;
 // True for the last event of a request.
 bool IsEnd(const RequestEvent& event);
 
-// Called on the client's thread: must be quick and must not call the Client's blocking methods.
+// Called on the client's thread: must be quick, must not throw (that ends the program) and must not
+// call the Client's blocking methods.
 // What it was called with counts as read; a RequestStream's events do when Next returns them.
 using EventSink = std::function<void(RequestEvent)>;
 
@@ -97,7 +98,8 @@ class Client {
   // What the router said of itself at first.
   const Welcome& welcome() const { return welcome_; }
 
-  // Sends a request; draws the request_id if it is zero. The sink is called until the end's event.
+  // Sends a request; draws the request_id if it is zero. The sink, which
+  // must not be empty, is called until the end's event.
   RequestId Start(GenerateRequest request, EventSink sink);
   std::unique_ptr<RequestStream> Generate(GenerateRequest request);
   Answer Complete(GenerateRequest request);
