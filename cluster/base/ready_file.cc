@@ -20,8 +20,8 @@ constexpr int kMaxBeside = 100;
 
 absl::Status Refused(const std::string& path, std::string_view why) {
   return FailedPrecondition("--ready-file: '", path, "' ", ToAbsl(why),
-                            ", allowed: a path where nothing is, or a ready file that a service "
-                            "left behind");
+                            ", allowed: a path where nothing is, an empty file, or a ready "
+                            "file that a service left behind");
 }
 
 const char* KindOf(mode_t mode) {
@@ -30,7 +30,7 @@ const char* KindOf(mode_t mode) {
   return "is not a regular file";
 }
 
-// The pid in the ready line at `path`; nothing if no file is there.
+// The pid in the ready line at `path`; nothing if no file is there, or an empty one (mktemp's).
 absl::StatusOr<std::optional<int64_t>> PidIn(const std::string& path) {
   struct stat info {};
   if (lstat(path.c_str(), &info) != 0) {
@@ -44,6 +44,7 @@ absl::StatusOr<std::optional<int64_t>> PidIn(const std::string& path) {
   std::string line(kMaxLineBytes, '\0');
   ssize_t got = read(fd, line.data(), line.size());
   close(fd);
+  if (got == 0) return std::nullopt;
   line.resize(got < 0 ? 0 : static_cast<size_t>(got));
   nlohmann::json json = nlohmann::json::parse(line, nullptr, false);
   auto holds = [&](const char* key) { return json.is_object() && json.contains(key); };

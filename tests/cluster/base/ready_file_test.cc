@@ -65,17 +65,19 @@ TEST_F(ReadyFileTest, AppearsWholeAndLeavesAtTheEnd) {
   EXPECT_EQ(Entries(), 0u);
 }
 
-TEST_F(ReadyFileTest, OneThatAServiceLeftIsClearedOnlyWhenTold) {
-  Put(kStale);
-  ReadyFile file(path_);
-  EXPECT_TRUE(file.Check().ok());
-  EXPECT_EQ(Get(), kStale);
-  EXPECT_TRUE(file.Clear().ok());
-  EXPECT_EQ(Entries(), 0u);
+TEST_F(ReadyFileTest, OneThatAServiceLeftOrAnEmptyOneIsClearedOnlyWhenTold) {
+  for (const char* text : {kStale, ""}) {
+    Put(text);
+    ReadyFile file(path_);
+    EXPECT_TRUE(file.Check().ok());
+    EXPECT_EQ(Get(), text);
+    EXPECT_TRUE(file.Clear().ok());
+    EXPECT_EQ(Entries(), 0u);
+  }
 }
 
 TEST_F(ReadyFileTest, OtherFilesAreRefusedAndStay) {
-  for (const char* text : {"precious\n", "", "{}", "[1]", "{\"pid\":4194305}",
+  for (const char* text : {"precious\n", "{}", "[1]", "{\"pid\":4194305}",
                            "{\"endpoint\":\"e\",\"status\":\"s\",\"pid\":\"7\"}"}) {
     Put(text);
     ExpectRefused("is not a ready file");
