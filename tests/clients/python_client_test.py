@@ -1,6 +1,7 @@
 """The Python client against a scripted router."""
 
 import asyncio
+import contextlib
 import gc
 import math
 import pathlib
@@ -452,7 +453,7 @@ class FieldsTest(RouterTest):
 
     def test_wrong_fields(self):
         client = self.client()
-        with self.assertRaisesRegex(TypeError, "temprature"):
+        with self.assertRaisesRegex(TypeError, "'temprature'; known: .* service_class, priority"):
             client.generate(prompt="x", temprature=0)
         with self.assertRaisesRegex(TypeError, "class and service_class .* given twice"):
             client.generate(**{"prompt": "x", "class": "guaranteed", "service_class": None})
@@ -482,16 +483,20 @@ class FieldsTest(RouterTest):
                 ({"prompt": "x", "request_id": "xyz"}, "request_id: 'xyz'"),
                 ({"prompt": "x", "class": "gold"}, "class: 'gold' is not one of guaranteed, standard$"),
                 ({"prompt_token_ids": [1, 2**32]}, r"prompt_token_ids\[1\]: 4294967296"),
-                ({"messages": [{"role": "user"}]}, r"messages\[0\]"),
+                ({"messages": [{"role": "user"}]}, r"messages\[0\]: content is missing"),
+                ({"messages": [{"role": "user", "content": "secret", "name": "secret"}]},
+                 r"messages\[0\]: 'name' is not known, allowed: role and content$"),
+                ({"messages": ["secret"]}, r"messages\[0\] is of type str, allowed: an object with"),
                 (self.parts({"type": "image_url", "image_url": {"url": "http://a"}}),
                  r"messages\[0\].content\[1\].type: 'image_url' is not text"),
-                (self.parts("b"), r"messages\[0\].content\[1\]: 'b' is not an object"),
+                (self.parts("b"), r"messages\[0\].content\[1\] is of type str, allowed: an object"),
                 (self.parts({"type": "text", "text": 5}), r"content\[1\].text: 5 is not a string"),
-                (self.parts({"type": "text", "text": "b", "lang": "c"}), r"content\[1\]")):
+                (self.parts({"type": "text", "text": "b", "lang": "c"}), r"content\[1\]: 'lang'")):
             with self.subTest(text):
                 with self.assertRaisesRegex(KvernError, text) as caught:
                     client.generate(**fields)
                 self.assertEqual(caught.exception.code, "invalid_argument")
+                self.assertNotIn("secret", str(caught.exception))
         self.assertEqual(self.router.count("generate"), 0)
 
     def parts(self, second):
@@ -565,6 +570,20 @@ class AsyncTest(RouterTest):
             await client.status()
         self.run_async(body)
         wait_for(lambda: ("cancel", "b" * 32) in self.router.log, "the cancellation")
+
+    def test_a_named_stream_is_closed_by_aclose_or_by_the_end_of_its_name(self):
+        async def body(client):
+            async with contextlib.aclosing(client.generate(prompt="hang a",
+                                                           request_id="d" * 32)) as stream:
+                async for _ in stream:
+                    break
+            dropped = client.generate(prompt="hang a", request_id="e" * 32)
+            await dropped.__anext__()
+            del dropped
+            await client.status()
+        self.run_async(body)
+        for letter in "de":
+            self.assertIn(("cancel", letter * 32), self.router.log)
 
     def test_cancelled_task_cancels(self):
         async def body(client):

@@ -37,7 +37,8 @@ class _Inbox:
 
 class AsyncStream:
     """The deltas of one request, as they come. Closing it, dropping it before its end, or cancelling
-    the task that waits cancels the request."""
+    the task that waits cancels the request. One that has a name is not dropped while the name lasts:
+    `async with client.generate(…) as stream`, or `await stream.aclose()`."""
 
     def __init__(self, connection, fields):
         self.request_id = fields["request_id"]
@@ -79,6 +80,10 @@ class AsyncStream:
         if self._open:
             self._open = False
             self._connection.cancel(self._inbox)
+
+    async def aclose(self):
+        """As close(), by the name that contextlib.aclosing and asynchronous generators have."""
+        self.close()
 
     async def __aenter__(self):
         return self

@@ -34,7 +34,7 @@ class _Inbox:
 
 class Stream:
     """The deltas of one request, as they come. Closing it, or dropping it before its end, cancels the
-    request. `seed` and `prompt_tokens` are known from the first delta on."""
+    request; one that has a name is not dropped while the name lasts. `seed` and `prompt_tokens` are known from the first delta on."""
 
     def __init__(self, connection, fields):
         self.request_id = fields["request_id"]

@@ -29,12 +29,15 @@ _CLASSES = {"guaranteed": ServiceClass.ServiceClass.Guaranteed,
 
 
 def _invalid(name, value, allowed):
+    return KvernError("invalid_argument", f"{name}: {_shown(value)} is not {allowed}")
+
+
+def _shown(value):
     try:
         shown = repr(value)
     except ValueError:  # A whole number of more digits than Python shows.
         shown = f"{type(value).__name__} that is too long to show"
-    shown = shown if len(shown) <= 80 else shown[:77] + "..."
-    return KvernError("invalid_argument", f"{name}: {shown} is not {allowed}")
+    return shown if len(shown) <= 80 else shown[:77] + "..."
 
 
 def _integer(low, high):
@@ -80,9 +83,23 @@ def _list_of(check, what):
     return check_all
 
 
+def _object(name, value, keys):
+    """Errors name keys and types: values may be a prompt."""
+    allowed = " and ".join(keys)
+    if not isinstance(value, dict):
+        raise KvernError("invalid_argument", f"{name} is of type {type(value).__name__}, allowed: "
+                                             f"an object with {allowed}")
+    for key in value:
+        if key not in keys:
+            raise KvernError("invalid_argument", f"{name}: {_shown(key)} is not known, allowed: "
+                                                 f"{allowed}")
+    for key in keys:
+        if key not in value:
+            raise KvernError("invalid_argument", f"{name}: {key} is missing, needed: {allowed}")
+
+
 def _message(name, value):
-    if not isinstance(value, dict) or set(value) != {"role", "content"}:
-        raise _invalid(name, value, "an object with role and content")
+    _object(name, value, ("role", "content"))
     return (_text(f"{name}.role", value["role"]), _content(f"{name}.content", value["content"]))
 
 
@@ -94,12 +111,10 @@ def _content(name, value):
 
 
 def _part(name, value):
-    if not isinstance(value, dict) or "type" not in value:
-        raise _invalid(name, value, "an object with type and text")
-    if value["type"] != "text":
+    # First, as parts of other types have other keys.
+    if isinstance(value, dict) and value.get("type", "text") != "text":
         raise _invalid(f"{name}.type", value["type"], "text, the only type of part that is taken")
-    if set(value) != {"type", "text"}:
-        raise _invalid(name, value, "an object with type and text")
+    _object(name, value, ("type", "text"))
     return _text(f"{name}.text", value["text"])
 
 
@@ -183,7 +198,8 @@ def check_fields(fields):
         fields["class"] = fields.pop("service_class")
     unknown = [name for name in fields if name not in _FIELDS]
     if unknown:
-        raise TypeError(f"unknown request field {unknown[0]!r}; known: {', '.join(_FIELDS)}")
+        known = ["service_class" if name == "class" else name for name in _FIELDS]
+        raise TypeError(f"unknown request field {unknown[0]!r}; known: {', '.join(known)}")
     checked = {name: _FIELDS[name](name, fields[name]) for name in _FIELDS
                if fields.get(name) is not None}
     inputs = [name for name in ("prompt", "prompt_token_ids", "messages") if name in checked]
