@@ -146,13 +146,17 @@ void RouterImpl::OnRequestTimer(const Timer& timer) {
     return FailSlowReader(request,
                           absl::StrCat("it took nothing for ", idle / kMillisecond, " ms"));
   }
-  Fail(request, {ErrorCode::kDeadlineExceeded,
-                 absl::StrCat(total ? "deadline_ms" : "ttft_deadline_ms", " passed after ",
-                              (now_ - request.arrival) / kMillisecond, " ms, the request was ",
-                              request.phase == Phase::kRunning  ? "running"
-                              : request.phase == Phase::kUnread ? "unread"
-                                                                : "waiting"),
-                 {}});
+  bool any_live = false;
+  for (size_t i = 0; i < groups_.size(); ++i) any_live = any_live || groups_.at(i).live();
+  const char* state = request.phase == Phase::kRunning  ? "running"
+                      : request.phase == Phase::kUnread ? "unread"
+                      : any_live                        ? "waiting"
+                                                        : "waiting and no group is live";
+  Fail(request,
+       {ErrorCode::kDeadlineExceeded,
+        absl::StrCat(total ? "deadline_ms" : "ttft_deadline_ms", " passed after ",
+                     (now_ - request.arrival) / kMillisecond, " ms, the request was ", state),
+        {}});
 }
 
 void RouterImpl::AddNote(bool warning, std::string event,
