@@ -211,6 +211,7 @@ absl::Status CheckEndpoint(std::string_view endpoint) {
 absl::StatusOr<RouterSocket> RouterSocket::Bind(NetContext& context, const std::string& endpoint,
                                                 const SocketOptions& options) {
   KVERN_RETURN_IF_ERROR(CheckLoopback(endpoint));
+  KVERN_RETURN_IF_ERROR(CheckIpcFile(endpoint));
   KVERN_ASSIGN_OR_RETURN(Socket socket, Open(context, ZMQ_ROUTER, options));
   RouterSocket router(std::move(socket), endpoint);
   // Without it a message to a full or unknown peer is dropped without a word.
@@ -224,6 +225,7 @@ absl::StatusOr<RouterSocket> RouterSocket::Bind(NetContext& context, const std::
     return ZmqStatus("socket option LAST_ENDPOINT");
   }
   router.endpoint_.assign(actual, size - 1);
+  router.file_ = IpcFile(router.endpoint_);
   return router;
 }
 

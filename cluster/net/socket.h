@@ -16,6 +16,7 @@
 #include <string_view>
 
 #include "cluster/base/status.h"
+#include "cluster/net/ipc_file.h"
 
 namespace kvern {
 
@@ -116,7 +117,8 @@ class Socket {
 class RouterSocket : public Socket {
  public:
   // `endpoint`: tcp://127.0.0.1:PORT (0: any free port) or ipc://PATH. failed_precondition: another
-  // address than loopback. unavailable: the port is taken.
+  // address than loopback, or a file at PATH that is no socket. unavailable: the port or PATH is
+  // taken. What a killed process left at PATH is replaced; the socket's end removes its own.
   static absl::StatusOr<RouterSocket> Bind(NetContext& context, const std::string& endpoint,
                                            const SocketOptions& options);
 
@@ -133,6 +135,7 @@ class RouterSocket : public Socket {
   RouterSocket(Socket socket, std::string endpoint)
       : Socket(std::move(socket)), endpoint_(std::move(endpoint)) {}
   std::string endpoint_;
+  IpcFile file_;
 };
 
 // Connects to one RouterSocket, and again whenever the connection breaks; a message that was in

@@ -92,14 +92,37 @@ class FaultsTest(ServiceTest):
             stream = self.long_stream(client)
             service.launch.signal(signal.SIGKILL)
             self.assertEqual(self.error(lambda: list(stream)).code, "unavailable")
-        self.assert_nothing_left(service)
+        self.assert_nothing_left(service, files={"ready.json"})
 
     def test_killed_everything_at_once(self):
         service = self.start()
+        self.assertNotEqual(service.segments, set())  # or nothing would be looked for at the end
         with service.client() as client:
             self.long_stream(client)
             service.family.kill_all()
-        self.assert_nothing_left(service)
+        self.assert_nothing_left(service, files={"ready.json"})
+
+    def test_socket_file_of_a_killed_service_hinders_no_other_and_goes_at_a_clean_end(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "clients"
+            killed = self.start("--listen", f"ipc://{path}", tp=1)
+            taken = subprocess.run(
+                [BIN / "kvern-launch", "--model", model(), "--listen", f"ipc://{path}",
+                 "--status", "127.0.0.1:0"], capture_output=True, text=True, timeout=60)
+            self.assertEqual(taken.returncode, 1)
+            self.assertIn(f"cannot listen on ipc://{path}: somebody listens there", taken.stderr)
+            with killed.client() as client:
+                before = self.ask(client, PROMPTS[0]).token_ids
+            killed.family.kill_all()
+            killed.launch.wait()
+            self.assertTrue(path.is_socket())
+            service = self.start("--listen", f"ipc://{path}", tp=1)
+            with service.client() as client:
+                self.assertEqual(self.ask(client, PROMPTS[0]).token_ids, before)
+            service.launch.signal(signal.SIGTERM)
+            self.assertEqual(service.launch.wait(), 0, service.launch.stderr)
+            self.assert_nothing_left(service)
+            self.assertEqual(list(pathlib.Path(folder).iterdir()), [])
 
     def test_killed_client_frees_its_blocks(self):
         service = self.start()

@@ -34,8 +34,21 @@ def model():
     return done.stdout.split()[-1]
 
 
-def left_in_shared_memory():
-    return {name for name in os.listdir("/dev/shm") if "kvern" in name}
+def all_pids():
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def segments(pids):
+    """(device, inode) of each segment of ours that the processes map; a descriptor of one that is sent
+    over a socket counts as soon as it is mapped."""
+    found = set()
+    for pid in pids:
+        try:
+            lines = pathlib.Path(f"/proc/{pid}/maps").read_text().splitlines()
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue
+        found |= {tuple(line.split()[3:5]) for line in lines if "/memfd:kvern" in line}
+    return found
 
 
 # Of a test's requests for their first token: a busy machine decides nothing.
@@ -48,12 +61,17 @@ class Service:
     def __init__(self, *arguments, tp=2, kv_blocks=512, replicas=1, model_path=None, ready=True):
         self.family = Family()
         self._folder = tempfile.TemporaryDirectory(prefix="kvern-e2e-")
-        self.ready_file = pathlib.Path(self._folder.name) / "ready.json"
+        # Its place for temporary files, too.
+        self.folder = pathlib.Path(self._folder.name)
+        self.ready_file = self.folder / "ready.json"
+        self.segments = set()  # of shared memory, as seen when it was ready
+        listen = [] if "--listen" in arguments else ["--listen", "tcp://127.0.0.1:0"]
         self.launch = Program(self.family, [
             BIN / "kvern-launch", "--model", model_path or model(), "--tp", tp,
             "--replicas", replicas, "--kv-blocks", kv_blocks, "--threads", 1,
-            "--listen", "tcp://127.0.0.1:0", "--status", "127.0.0.1:0",
-            "--ready-file", self.ready_file, *arguments])
+            *listen, "--status", "127.0.0.1:0",
+            "--ready-file", self.ready_file, *arguments],
+            environment={"TMPDIR": self._folder.name})
         self.endpoint = self.status_address = None
         if ready:
             self.wait_ready()
@@ -64,6 +82,7 @@ class Service:
             raise AssertionError("kvern-launch ended; it said:\n" + self.launch.stderr)
         ready = json.loads(self.ready_file.read_text())
         self.endpoint, self.status_address = ready["endpoint"], ready["status"]
+        self.segments = segments(self.family.pids())
 
     def client(self, **options):
         return Client(self.endpoint, **{"timeout": 60, **options})
@@ -109,15 +128,15 @@ class ServiceTest(unittest.TestCase):
     """Starts services and checks at the end of each test that they left nothing behind."""
 
     def start(self, *arguments, **options):
-        before = left_in_shared_memory()
         service = Service(*arguments, **options)
         self.addCleanup(service.close)
-        service.shared_memory_before = before
         return service
 
-    def assert_nothing_left(self, service):
+    def assert_nothing_left(self, service, files=()):
+        """No process, no shared memory that anybody still maps, and in its folder only `files`."""
         wait_for(lambda: not service.family.pids(), "every process is gone")
-        self.assertEqual(left_in_shared_memory() - service.shared_memory_before, set())
+        self.assertEqual(service.segments & segments(all_pids()), set())
+        self.assertEqual({path.name for path in service.folder.iterdir()}, set(files))
 
     def error(self, action):
         with self.assertRaises(KvernError) as caught:

@@ -3,9 +3,12 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <string>
 #include <thread>
 
@@ -214,6 +217,80 @@ TEST_F(SocketTest, ATakenPortIsNamed) {
   absl::Status status = RouterSocket::Bind(*context_, router.endpoint(), options_).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_NE(status.message().find(router.endpoint()), absl::string_view::npos) << status;
+}
+
+// A folder of the test's own, and what lies at a path in it.
+class IpcTest : public SocketTest {
+ protected:
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+  absl::Status Listen() {
+    return RouterSocket::Bind(*context_, absl::StrCat("ipc://", path()), options_).status();
+  }
+  std::string path() const { return folder_ + "/clients"; }
+  // An end without a word: the file stays, and nobody listens.
+  void LeaveAStaleSocket() const {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::memcpy(address.sun_path, path().data(), path().size());
+    int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    ASSERT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+    ASSERT_EQ(listen(fd, 1), 0);
+    close(fd);
+  }
+  bool Exists() const { return std::filesystem::exists(path()); }
+
+  std::string folder_ =
+      std::filesystem::canonical(::testing::TempDir()) / absl::StrCat("kvern-ipc-", getpid());
+
+ private:
+  bool made_ = std::filesystem::create_directory(folder_);
+};
+
+TEST_F(IpcTest, ItsFileLastsAsLongAsTheSocket) {
+  {
+    RouterSocket first = RouterSocket::Bind(*context_, "ipc://" + path(), options_).value();
+    RouterSocket moved = std::move(first);
+    EXPECT_TRUE(Exists());
+  }
+  EXPECT_FALSE(Exists());
+}
+
+TEST_F(IpcTest, WhatAKilledProcessLeftIsReplaced) {
+  LeaveAStaleSocket();
+  ASSERT_TRUE(Exists());
+  RouterSocket router = RouterSocket::Bind(*context_, "ipc://" + path(), options_).value();
+  DealerSocket dealer = Connect(router);
+  std::string body = "hello", id;
+  ASSERT_EQ(dealer.Send(body).value(), SendResult::kSent);
+  Frame frame;
+  EXPECT_EQ(Receive(router, &id, &frame), ReceiveResult::kMessage);
+}
+
+TEST_F(IpcTest, ASocketThatSomebodyListensOnIsNotTakenAway) {
+  RouterSocket router = RouterSocket::Bind(*context_, "ipc://" + path(), options_).value();
+  EXPECT_EQ(Listen(), Unavailable("cannot listen on ipc://", path(), ": somebody listens there"));
+  DealerSocket dealer = Connect(router);
+  std::string body = "hello", id;
+  ASSERT_EQ(dealer.Send(body).value(), SendResult::kSent);
+  Frame frame;
+  EXPECT_EQ(Receive(router, &id, &frame), ReceiveResult::kMessage);
+}
+
+TEST_F(IpcTest, AFileOfAnotherKindIsNotRemoved) {
+  std::ofstream(path()) << "precious";
+  absl::Status status = Listen();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+  EXPECT_TRUE(std::filesystem::is_regular_file(path()));
+}
+
+TEST_F(IpcTest, AnothersFileIsNotRemovedAtTheEnd) {
+  {
+    RouterSocket router = RouterSocket::Bind(*context_, "ipc://" + path(), options_).value();
+    // Not removed: its inode's number might be given again.
+    std::filesystem::rename(path(), path() + ".old");
+    LeaveAStaleSocket();
+  }
+  EXPECT_TRUE(Exists());
 }
 
 TEST_F(SocketTest, ADealerRefusesWhatIsNoEndpoint) {
