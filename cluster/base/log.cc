@@ -63,7 +63,12 @@ std::string AsJson(LogLevel level, std::string_view event, const std::vector<Log
   line["level"] = LevelName(level);
   line["process"] = State().process;
   line["event"] = event;
-  for (const LogField& field : fields) line[std::string(field.key)] = field.value;
+  for (const LogField& field : fields) {
+    nlohmann::ordered_json& value = line[std::string(field.key)];
+    if (field.is_json) value = nlohmann::ordered_json::parse(field.value, nullptr, false);
+    // As text what is no JSON, such as a number that is not finite.
+    if (!field.is_json || value.is_discarded()) value = field.value;
+  }
   return line.dump(-1, ' ', true, nlohmann::ordered_json::error_handler_t::replace);
 }
 
@@ -91,6 +96,8 @@ void InitLog(std::string process, LogLevel level, LogFormat format) {
   state.format = format;
   state.logger->set_level(ToSpdlog(level));
 }
+
+LogFormat CurrentLogFormat() { return State().format; }
 
 absl::StatusOr<LogLevel> ParseLogLevel(std::string_view text) {
   for (LogLevel level : {LogLevel::kDebug, LogLevel::kInfo, LogLevel::kWarning, LogLevel::kError}) {

@@ -3,6 +3,7 @@
 
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -17,6 +18,9 @@ enum class LogFormat { kText, kJson };
 // Called once, before other threads start. `process` names the program in every line.
 void InitLog(std::string process, LogLevel level, LogFormat format);
 
+// What InitLog was told.
+LogFormat CurrentLogFormat();
+
 // The values of --log-level: debug, info, warning, error; of --log-format: text, json.
 absl::StatusOr<LogLevel> ParseLogLevel(std::string_view text);
 absl::StatusOr<LogFormat> ParseLogFormat(std::string_view text);
@@ -25,11 +29,19 @@ absl::StatusOr<LogFormat> ParseLogFormat(std::string_view text);
 struct LogField {
   template <typename T>
   LogField(std::string_view key_in, const T& value_in)
-      : key(key_in), value(absl::StrCat(value_in)) {}
+      : key(key_in), value(absl::StrCat(value_in)), is_json(std::is_arithmetic_v<T>) {}
   LogField(std::string_view key_in, std::string_view value_in) : key(key_in), value(value_in) {}
+
+  // A value that is JSON already, such as a list.
+  static LogField Json(std::string_view key, std::string_view json) {
+    LogField field(key, json);
+    field.is_json = true;
+    return field;
+  }
 
   std::string_view key;
   std::string value;
+  bool is_json = false;  // numbers are; in a JSON line they stand as they are
 };
 
 // Log(LogLevel::kInfo, "group_live", {{"group", name}, {"blocks", blocks}}). Thread-safe.

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "gmock/gmock.h"
@@ -31,8 +32,24 @@ TEST(LogTest, JsonParses) {
   EXPECT_EQ(line["event"], "group_live");
   EXPECT_EQ(line["level"], "warning");
   EXPECT_EQ(line["group"], "a b\n");
-  EXPECT_EQ(line["blocks"], "12");
+  EXPECT_EQ(line["blocks"], 12);
   EXPECT_GT(line["time_ms"].get<int64_t>(), 1'600'000'000'000);
+}
+
+TEST(LogTest, JsonKeepsTheTypesOfValues) {
+  InitLog("kvern-x", LogLevel::kInfo, LogFormat::kJson);
+  std::string text = FormatLogLine(LogLevel::kInfo, "x",
+                                   {{"number", uint64_t{1} << 63},
+                                    {"fraction", 0.5},
+                                    {"digits", "12"},
+                                    {"infinite", std::numeric_limits<double>::infinity()},
+                                    LogField::Json("list", "[1,{\"a\":2}]")});
+  auto line = nlohmann::json::parse(text);
+  EXPECT_EQ(line["number"], uint64_t{1} << 63);
+  EXPECT_EQ(line["fraction"], 0.5);
+  EXPECT_EQ(line["digits"], "12");
+  EXPECT_EQ(line["infinite"], "inf");
+  EXPECT_EQ(line["list"][1]["a"], 2);
 }
 
 TEST(LogTest, BelowTheLevelNothing) { EXPECT_EQ(Logged(LogFormat::kText, LogLevel::kDebug), ""); }
