@@ -15,7 +15,6 @@
 #include "cluster/base/log.h"
 #include "cluster/base/machine.h"
 #include "cluster/base/options.h"
-#include "cluster/base/stderr_writer.h"
 #include "cluster/net/socket.h"
 #include "router/announce.h"
 #include "router/io/router_loop.h"
@@ -193,7 +192,7 @@ class GroupWatcher {
       Incarnation& printed = printed_[group.name];
       if (printed == group.ranks[0].group_incarnation) continue;
       printed = group.ranks[0].group_incarnation;
-      WriteToStderr(StartupTable(group, max_seq_len_));
+      ShowStartupTable(group, max_seq_len_);
     }
     if (announced_ || live < expected_) return;
     announced_ = true;

@@ -54,8 +54,11 @@ absl::StatusOr<std::vector<TenantConfig>> ParseTenants(std::string_view text,
                                                        const std::string& where) {
   KVERN_ASSIGN_OR_RETURN(nlohmann::json json, ParseJson(text, where));
   KVERN_ASSIGN_OR_RETURN(JsonFields fields, JsonFields::Of(json, where));
+  for (const auto& [key, value] : json.items()) {
+    if (key != "tenants") return fields.Error(key, "is not known, allowed: tenants, a list");
+  }
   const nlohmann::json* list = fields.Find("tenants");
-  if (list == nullptr || !list->is_array() || json.size() != 1) {
+  if (list == nullptr || !list->is_array()) {
     return InvalidArgument(where, ": allowed: an object with one field, tenants, a list");
   }
   if (list->size() > kMaxTenants) {

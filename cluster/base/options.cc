@@ -7,8 +7,10 @@
 #include <charconv>
 #include <cstdio>
 #include <cstdlib>
+#include <iterator>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "cluster/base/check.h"
 #include "cluster/base/exit_codes.h"
@@ -66,6 +68,18 @@ absl::StatusOr<uint64_t> ParseSize(std::string_view text) {
                            "' is not a size such as 256MiB (B, KiB, MiB, GiB, TiB)");
   }
   return value;
+}
+
+std::string FormatSize(uint64_t bytes) {
+  if (bytes < 1024) return absl::StrFormat("%u B", bytes);
+  constexpr const char* kUnits[] = {"KiB", "MiB", "GiB", "TiB"};
+  double value = static_cast<double>(bytes) / 1024;
+  size_t unit = 0;
+  while (value >= 1024 && unit + 1 < std::size(kUnits)) {
+    value /= 1024;
+    ++unit;
+  }
+  return absl::StrFormat("%.1f %s", value, kUnits[unit]);
 }
 
 absl::StatusOr<Duration> ParseDuration(std::string_view text) {

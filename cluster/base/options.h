@@ -21,6 +21,9 @@ namespace kvern {
 // "4096", "64KiB", "256MiB", "2GiB", "1TiB" -> bytes. Fractions and other units are refused.
 absl::StatusOr<uint64_t> ParseSize(std::string_view text);
 
+// Bytes for people: "512 B", "1.5 KiB", "48.3 MiB".
+std::string FormatSize(uint64_t bytes);
+
 // "250ms", "10s", "2m", "1h", "500us" -> nanoseconds. A number without a unit is refused.
 absl::StatusOr<Duration> ParseDuration(std::string_view text);
 

@@ -10,4 +10,7 @@ namespace kvern {
 // Several lines, the last with its line end. `max_seq_len` is the service's limit.
 std::string StartupTable(const GroupStatus& group, uint32_t max_seq_len);
 
+// The table on stderr; where log lines are JSON one of them, startup_table, with the same numbers.
+void ShowStartupTable(const GroupStatus& group, uint32_t max_seq_len);
+
 }  // namespace kvern

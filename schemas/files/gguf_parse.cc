@@ -59,6 +59,10 @@ class GgufParser {
 absl::Status GgufParser::ReadHead() {
   reader_.set_context("magic");
   char magic[4];
+  if (file_.source_->size() < sizeof(magic)) {
+    return reader_.Error(absl::StrCat("the file has ", file_.source_->size(),
+                                      " bytes, a GGUF file begins with 'GGUF'"));
+  }
   for (char& letter : magic) KVERN_RETURN_IF_ERROR(reader_.Read(&letter));
   std::string_view found(magic, sizeof(magic));
   if (found != "GGUF") {

@@ -142,7 +142,7 @@ class ByHandTest(ServiceTest):
         router = ["--router", self.addresses["worker_endpoint"]]
         for arguments, environment, line in (
                 ([], {}, "--router: needed, or MASTER_ADDR and MASTER_PORT (see --help)"),
-                (router + ["--rank", 2, "--world", 2], {}, "--rank: 2, allowed: 0 to 1"),
+                (router + ["--rank", 2, "--world", 2], {}, "--rank: 2, allowed: 0 to 1 (--world is 2)"),
                 (router, {"SLURM_PROCID": "x"},
                  "SLURM_PROCID: 'x' is not a whole number from 0 to 63"),
                 (router, {"KVERN_RANK": "64"},

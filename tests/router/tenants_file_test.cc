@@ -30,7 +30,7 @@ TEST(TenantsFile, ErrorsNameEntryFieldValueAndLimit) {
       {"[]", "file"},
       {"{}", "one field, tenants"},
       {R"({"tenants": 3})", "one field, tenants"},
-      {R"({"tenants": [], "more": 1})", "one field, tenants"},
+      {R"({"tenants": [], "more": 1})", "more is not known, allowed: tenants"},
       {R"({"tenants": [{"weight": 1}]})", "tenants[0].name"},
       {R"({"tenants": [{"name": "a"}, {"name": "b", "weight": 0}]})", "tenants[1].weight"},
       {R"({"tenants": [{"name": "a", "weight": 1001}]})", "1001"},

@@ -62,11 +62,14 @@ void ShowSmallest(const RunConfig& config, const RunPlan& plan, double capacity,
 
 int Main(int argc, char** argv) {
   RunConfig config;
-  Options options("kvern-sim", "kvern-sim --load X [options]");
+  Options options("kvern-sim", "kvern-sim (--load X | --rate R) [options]");
   AddOptions(options, config);
   options.ParseOrExit(argc, argv);
-  if ((config.load > 0) == (config.rate > 0)) {
-    return Fail(InvalidArgument("needs either --load or --rate"), 2);
+  if (config.load <= 0 && config.rate <= 0) {
+    return Fail(InvalidArgument("needs --load or --rate"), 2);
+  }
+  if (config.load > 0 && config.rate > 0) {
+    return Fail(InvalidArgument("--load and --rate, not both"), 2);
   }
   absl::StatusOr<RunPlan> checked = MakePlan(config, 1, nullptr);
   if (!checked.ok()) return Fail(checked.status(), 2);

@@ -6,6 +6,7 @@
 
 #include "cluster/base/clock.h"
 #include "cluster/base/machine.h"
+#include "cluster/base/options.h"
 #include "cluster/base/rng.h"
 #include "cluster/capacity/kv_budget.h"
 #include "worker/device/cpu/cpu_device.h"
@@ -137,9 +138,10 @@ absl::StatusOr<uint64_t> Rank::KvMemory() {
   const size_t kept = memory.total_bytes / kKeptShare;
   if (memory.free_bytes > kept) return memory.free_bytes - kept;
   return absl::ResourceExhaustedError(absl::StrCat(
-      "no memory for keys and values: ", memory.free_bytes, " of the device's ", memory.total_bytes,
-      " bytes are free beside weights (", join_.weights_bytes, ") and workspace (",
-      join_.workspace_bytes, "), of which ", kept, " are to stay free"));
+      "no memory for keys and values: ", FormatSize(memory.free_bytes), " of the device's ",
+      FormatSize(memory.total_bytes), " are free beside weights (", FormatSize(join_.weights_bytes),
+      ") and workspace (", FormatSize(join_.workspace_bytes), "), of which ", FormatSize(kept),
+      " are to stay free"));
 }
 
 absl::StatusOr<uint64_t> Rank::KvBlocks(const KvCacheShape& shape) {
@@ -149,7 +151,9 @@ absl::StatusOr<uint64_t> Rank::KvBlocks(const KvCacheShape& shape) {
     KVERN_ASSIGN_OR_RETURN(const uint64_t bytes, KvMemory());
     blocks = bytes / block_bytes;
     if (blocks == 0) {
-      return InvalidArgument("KV memory is ", bytes, " bytes, one block takes ", block_bytes);
+      return InvalidArgument("--kv-memory: ", FormatSize(bytes),
+                             ", allowed: ", FormatSize(block_bytes),
+                             " or more (this rank's part of one block)");
     }
   }
   return std::min<uint64_t>(blocks, std::numeric_limits<BlockId>::max());
@@ -173,10 +177,11 @@ absl::Status Rank::BoundKv() {
 absl::Status Rank::CheckHostMemory() const {
   const uint64_t available = AvailableMemory();
   if (join_.weights_bytes + join_.workspace_bytes <= available) return absl::OkStatus();
-  return ResourceExhausted("weights of ", join_.weights_bytes, " bytes (", weights_->rope_bytes(),
-                           " of them for ", weights_->max_seq_len,
-                           " positions of max_seq_len) and workspace of ", join_.workspace_bytes,
-                           "; only ", available, " bytes of memory are available");
+  return ResourceExhausted("weights of ", FormatSize(join_.weights_bytes), " (",
+                           FormatSize(weights_->rope_bytes()), " of them for ",
+                           weights_->max_seq_len, " positions of max_seq_len) and workspace of ",
+                           FormatSize(join_.workspace_bytes), "; of the memory ",
+                           FormatSize(available), " are available");
 }
 
 absl::Status Rank::AllocateKv() {
@@ -184,7 +189,13 @@ absl::Status Rank::AllocateKv() {
   KVERN_ASSIGN_OR_RETURN(const uint64_t blocks, KvBlocks(shape));
   // A GPU that another process has left meanwhile has room for more than the rope tables.
   shape.num_blocks = std::min(shape.num_blocks, static_cast<int64_t>(blocks));
-  KVERN_ASSIGN_OR_RETURN(cache_, device_->NewKvCache(shape));
+  absl::StatusOr<std::unique_ptr<KvCache>> cache = device_->NewKvCache(shape);
+  if (absl::IsResourceExhausted(cache.status())) {
+    return ResourceExhausted(config_.kv_blocks > 0 ? "--kv-blocks" : "--kv-memory", ": ",
+                             cache.status().message());
+  }
+  KVERN_RETURN_IF_ERROR(cache.status());
+  cache_ = *std::move(cache);
   join_.kv_blocks = static_cast<uint64_t>(shape.num_blocks);
   join_.bytes_per_token = shape.BlockBytes() / kBlockSize;
   return absl::OkStatus();

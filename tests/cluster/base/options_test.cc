@@ -16,6 +16,14 @@ namespace {
 
 using ::testing::HasSubstr;
 
+TEST(FormatSizeTest, IsShort) {
+  EXPECT_EQ(FormatSize(0), "0 B");
+  EXPECT_EQ(FormatSize(1023), "1023 B");
+  EXPECT_EQ(FormatSize(1536), "1.5 KiB");
+  EXPECT_EQ(FormatSize(256ull << 20), "256.0 MiB");
+  EXPECT_EQ(FormatSize(9000ull << 40), "9000.0 TiB");
+}
+
 TEST(ParseSizeTest, UnitsAndRefusals) {
   EXPECT_EQ(*ParseSize("4096"), 4096u);
   EXPECT_EQ(*ParseSize("256MiB"), 256ull << 20);

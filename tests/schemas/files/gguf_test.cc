@@ -79,6 +79,13 @@ TEST(Gguf, EveryByteMayBeWrong) {
   EXPECT_GT(refused, whole.size() / 2);
 }
 
+TEST(Gguf, WhatIsTooShortForAGgufFileIsToldWhatOneIs) {
+  for (const char* bytes : {"", "GGU"}) {
+    EXPECT_THAT(std::string(OpenGguf(bytes).status().message()),
+                HasSubstr("a GGUF file begins with 'GGUF'"));
+  }
+}
+
 TEST(Gguf, MagicVersionAndByteOrder) {
   GgufWriter gguf = TinyGguf();
   gguf.magic = "GGML";

@@ -215,8 +215,8 @@ TEST_F(KvernSim, TenantsComeFromAFile) {
 
 TEST_F(KvernSim, UsageErrorsNameTheOption) {
   const std::pair<const char*, const char*> kBad[] = {
-      {"", "needs either --load or --rate"},
-      {"--rate 1 --load 1", "needs either --load or --rate"},
+      {"", "needs --load or --rate"},
+      {"--rate 1 --load 1", "--load and --rate, not both"},
       {"--rate 0", "--rate: '0' is not a number from 0.001"},
       {"--rate 1 --policy lifo", "--policy: 'lifo', allowed: kvern"},
       {"--rate 1 --workload waves", "--workload: 'waves', allowed: poisson"},

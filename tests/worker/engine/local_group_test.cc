@@ -253,8 +253,8 @@ TEST(LocalGroup, AGpuRefusesMoreKeysAndValuesThanFitBeforeItTakesAnything) {
   unsetenv("KVERN_EMULATED_MEMORY");
   EXPECT_EQ(group.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(group.status().message(),
-              ::testing::HasSubstr("KV cache of 100000 blocks is 1843200000 bytes; "));
-  EXPECT_THAT(group.status().message(), ::testing::HasSubstr("'s 64000000 are free beside"));
+              ::testing::HasSubstr("--kv-blocks: KV cache of 100000 blocks is 1.7 GiB; "));
+  EXPECT_THAT(group.status().message(), ::testing::HasSubstr("'s 61.0 MiB are free beside"));
   EXPECT_EQ(simt::MallocsOf(0).calls, before.calls);
 }
 
@@ -274,7 +274,7 @@ TEST(LocalGroup, RefusesWhatTheModelDoesNotHave) {
   config = ConfigOf(Shape());
   config.kv_blocks = 0;
   config.kv_memory_bytes = 100;
-  EXPECT_THAT(open(config).message(), ::testing::HasSubstr("one block takes"));
+  EXPECT_THAT(open(config).message(), ::testing::HasSubstr("--kv-memory: 100 B, allowed: "));
   config.kv_memory_bytes = 0;
   EXPECT_EQ(open(config).message(), "the memory of a CPU is the host's");
 }

@@ -115,8 +115,8 @@ TEST(OddModels, AHostRefusesWhatItHasNoMemoryFor) {
   config.kv_blocks = 1u << 20;
   const absl::Status status = Answered(model, config).status();
   EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
-  EXPECT_THAT(status.message(), HasSubstr("(17179869184 of them for 16777216 positions"));
-  EXPECT_THAT(status.message(), HasSubstr("bytes of memory are available"));
+  EXPECT_THAT(status.message(), HasSubstr("(16.0 GiB of them for 16777216 positions"));
+  EXPECT_THAT(status.message(), HasSubstr("; of the memory "));
   // More than any machine has is refused as well, by the system.
   config.max_batch_tokens = UINT32_MAX;
   EXPECT_TRUE(absl::IsResourceExhausted(Answered(model, config).status()));

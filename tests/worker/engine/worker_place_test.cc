@@ -90,7 +90,12 @@ TEST(WorkerPlaceTest, RefusalsNameTheVariable) {
   EXPECT_EQ(CompleteAt({{"RANK", "one"}}).error, "RANK: 'one' is not a whole number from 0 to 63");
   EXPECT_EQ(CompleteAt({{"SLURM_NTASKS", "0"}}).error,
             "SLURM_NTASKS: '0' is not a whole number from 1 to 64");
-  EXPECT_EQ(CompleteAt({{"RANK", "2"}, {"WORLD_SIZE", "2"}}).error, "--rank: 2, allowed: 0 to 1");
+  EXPECT_EQ(CompleteAt({{"RANK", "2"}, {"WORLD_SIZE", "2"}}).error,
+            "RANK: 2, allowed: 0 to 1 (WORLD_SIZE is 2)");
+  EXPECT_EQ(CompleteAt({{"SLURM_PROCID", "2"}}, -1, 2).error,
+            "SLURM_PROCID: 2, allowed: 0 to 1 (--world is 2)");
+  EXPECT_EQ(CompleteAt({{"SLURM_NTASKS", "2"}}, 3).error,
+            "--rank: 3, allowed: 0 to 1 (SLURM_NTASKS is 2)");
 }
 
 }  // namespace

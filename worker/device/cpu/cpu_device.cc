@@ -6,6 +6,7 @@
 
 #include "cluster/base/check.h"
 #include "cluster/base/machine.h"
+#include "cluster/base/options.h"
 #include "kernels/cpu/isa.h"
 #include "worker/device/cpu/cpu_matrix.h"
 #include "worker/device/cpu/cpu_ops.h"
@@ -113,8 +114,8 @@ absl::StatusOr<std::unique_ptr<KvCache>> CpuDevice::NewKvCache(const KvCacheShap
   // The system promises more than it has, and ends a process that takes it at its word.
   const uint64_t available = AvailableMemory();
   if (bytes > available) {
-    return ResourceExhausted("KV cache of ", shape.num_blocks, " blocks is ", bytes,
-                             " bytes; only ", available, " bytes of memory are available");
+    return ResourceExhausted("KV cache of ", shape.num_blocks, " blocks is ", FormatSize(bytes),
+                             "; of the memory ", FormatSize(available), " are available");
   }
   KVERN_ASSIGN_OR_RETURN(AlignedMemory memory, AlignedMemory::Allocate(bytes));
   // Touched now, so that a request never waits, or fails, for lack of memory later.

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "cluster/base/check.h"
+#include "cluster/base/options.h"
 #include "cluster/base/threads.h"
 #include "worker/device/cuda/cuda_matrix.h"
 
@@ -116,9 +117,10 @@ absl::StatusOr<std::unique_ptr<KvCache>> CudaDevice::NewKvCache(const KvCacheSha
   }
   KVERN_ASSIGN_OR_RETURN(const Memory memory, OwnMemory());
   if (bytes > memory.free_bytes) {
-    return ResourceExhausted("KV cache of ", shape.num_blocks, " blocks is ", bytes, " bytes; ",
-                             memory.free_bytes, " of GPU ", context_->index(), "'s ",
-                             memory.total_bytes, " are free beside weights and workspace");
+    return ResourceExhausted("KV cache of ", shape.num_blocks, " blocks is ", FormatSize(bytes),
+                             "; ", FormatSize(memory.free_bytes), " of GPU ", context_->index(),
+                             "'s ", FormatSize(memory.total_bytes),
+                             " are free beside weights and workspace");
   }
   return Place([&]() -> absl::StatusOr<std::unique_ptr<KvCache>> {
     KVERN_ASSIGN_OR_RETURN(DeviceMemory blocks, arena_.LayOut(bytes));
