@@ -106,6 +106,24 @@ class ChatTest(unittest.TestCase):
         self.assertEqual(self.contents(last), [("user", "one"), ("assistant", "one "),
                                                ("user", "two")])
 
+    def test_new_forgets_all_but_the_system_message(self):
+        done = self.chat("--system", "Be brief.", input="one\n/new\ntwo")
+        self.assertEqual((done.returncode, done.stdout), (0, "one \ntwo \n"))
+        last = [entry[1] for entry in self.router.log if entry[0] == "generate"][-1]
+        self.assertEqual(self.contents(last), [("system", "Be brief."), ("user", "two")])
+        self.assertIn("/new", self.chat("--help").stdout)
+
+    def test_time_to_the_first_token(self):
+        self.chat("--prompt", "one", "--ttft-deadline", "2m")
+        self.chat("--prompt", "two")
+        self.assertEqual([wire.TtftDeadlineMs() for wire in self.router.requests.values()],
+                         [120_000, None])
+
+    def test_what_helps_when_the_deadline_is_too_short(self):
+        done = self.chat("--prompt", "late")
+        self.assertIn("kvern-chat: deadline_exceeded: ", done.stderr)
+        self.assertIn("--ttft-deadline TIME", done.stderr.splitlines()[-1])
+
     def test_interrupt_cancels_then_leaves(self):
         chat = self.start(stdin=subprocess.PIPE)
         chat.process.stdin.write(b"hang on\n")
@@ -139,6 +157,11 @@ class ChatTest(unittest.TestCase):
 
     def test_usage(self):
         for arguments, text in ((["--temperature", "-1"], "--temperature: '-1' is not a number"),
+                                (["--temperature", "100.5"],
+                                 "--temperature: '100.5' is not a number from 0 to 100"),
+                                (["--temperature", "nan"], "--temperature: 'nan' is not a number"),
+                                (["--ttft-deadline", "10"], "--ttft-deadline: '10' is not a time"),
+                                (["--ttft-deadline", "0s"], "--ttft-deadline: '0s', allowed: 1ms"),
                                 (["--seed", "-1"], "--seed: '-1' is not a whole number"),
                                 (["--max-tokens", "0"], "--max-tokens: '0'"),
                                 (["--top-k", "3"], "--top-k: unknown option")):

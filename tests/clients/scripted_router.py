@@ -137,6 +137,8 @@ class ScriptedRouter:
             if self.credit is not None:
                 advice["credit"] = self.credit
             return self._send(peer, lambda b: self.error(b, request_id, 4, "busy", **advice))
+        if prompt == "late":
+            return self._send(peer, lambda b: self.error(b, request_id, 5, "too late"))
         if prompt == "garbage":
             return self._socket.send_multipart([peer, b"\0" * 40])
         if prompt == "unreadable":

@@ -38,6 +38,11 @@ Chat::Chat(std::unique_ptr<Client> client, const ChatOptions& options, int inter
       interrupts_(interrupts),
       inbox_(std::make_shared<Inbox>(std::move(arrived))),
       client_(std::move(client)) {
+  BeginAfresh();
+}
+
+void Chat::BeginAfresh() {
+  messages_.clear();
   if (!options_.system.empty()) messages_.push_back({"system", options_.system});
 }
 
@@ -46,6 +51,7 @@ GenerateRequest Chat::Request() const {
   request.messages = messages_;
   request.max_tokens = options_.max_tokens;
   request.seed = options_.seed;
+  request.ttft_deadline_ms = options_.ttft_deadline_ms;
   if (options_.temperature.has_value()) request.sampling.temperature = *options_.temperature;
   return request;
 }
@@ -60,7 +66,14 @@ bool Chat::Ask(const std::string& question) {
   } else if (!text.empty() && !text.ends_with('\n')) {
     Print("\n");
   }
-  if (answer.error.has_value()) PrintError("kvern-chat: " + ErrorLine(*answer.error));
+  if (answer.error.has_value()) {
+    PrintError("kvern-chat: " + ErrorLine(*answer.error));
+    // A conversation only grows: what came too late once does so for ever.
+    if (answer.error->code == ErrorCode::kDeadlineExceeded) {
+      PrintError(
+          "kvern-chat: --ttft-deadline TIME waits longer; in a conversation /new begins afresh");
+    }
+  }
   std::string summary = SummaryLine(answer, times, options_.max_tokens);
   if (!summary.empty()) PrintError(summary);
   if (!answer.error.has_value()) {
@@ -79,6 +92,10 @@ bool Chat::Converse() {
     std::optional<std::string> line = ReadLine();
     if (!line.has_value()) break;
     if (line->empty()) continue;
+    if (*line == "/new") {
+      BeginAfresh();
+      continue;
+    }
     good = Ask(*line);
   }
   if (at_terminal) std::fputs("\n", stderr);

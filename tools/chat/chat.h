@@ -21,6 +21,7 @@ struct ChatOptions {
   std::optional<uint32_t> max_tokens;
   std::optional<float> temperature;
   std::optional<uint64_t> seed;
+  std::optional<uint32_t> ttft_deadline_ms;  // absent: the service's
   bool json = false;
 };
 
@@ -32,7 +33,8 @@ class Chat {
 
   // One question, one answer. True if the answer came to its end.
   bool Ask(const std::string& question);
-  // Reads questions from stdin until its end or Ctrl-C. True if the last answer came to its end.
+  // Reads questions from stdin until its end or Ctrl-C; the line /new forgets the conversation.
+  // True if the last answer came to its end.
   bool Converse();
 
  private:
@@ -46,6 +48,8 @@ class Chat {
     std::deque<RequestEvent> events;
   };
 
+  // As at the start: of what was said only the system message is left.
+  void BeginAfresh();
   GenerateRequest Request() const;
   // Streams the answer to `request`; Ctrl-C cancels it. Says so if the router is slow to accept it.
   Answer Stream(GenerateRequest request, AnswerTimes* times);

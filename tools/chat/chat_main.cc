@@ -4,7 +4,6 @@
 
 #include <cerrno>
 #include <charconv>
-#include <cmath>
 #include <cstdio>
 #include <cstring>
 
@@ -33,7 +32,8 @@ CommandLine Parse(int argc, char** argv) {
   line.client.name = "kvern-chat";
   Options options("kvern-chat", "kvern-chat [--endpoint ENDPOINT] [--prompt TEXT] [options]");
   options.String("endpoint", "ENDPOINT", "of the router", &line.client.endpoint, CheckEndpoint);
-  options.String("prompt", "TEXT", "one question; without, a conversation on stdin", &line.prompt);
+  options.String("prompt", "TEXT", "one question; without, a conversation on stdin (/new: afresh)",
+                 &line.prompt);
   options.String("system", "TEXT", "how the model is to behave", &line.chat.system);
   options.Custom("max-tokens", "N", "longest answer (default: the service's)",
                  [&](std::string_view text) -> absl::Status {
@@ -43,10 +43,11 @@ CommandLine Parse(int argc, char** argv) {
                  });
   options.Custom("temperature", "T", "0: always the likeliest token (default 1)",
                  [&](std::string_view text) -> absl::Status {
+                   std::string what = absl::StrCat("a number from 0 to ", kMaxTemperature);
                    float value = 0;
-                   KVERN_RETURN_IF_ERROR(ParseNumber(text, "a number from 0", &value));
-                   if (!std::isfinite(value) || value < 0) {
-                     return InvalidArgument("'", ToAbsl(text), "' is not a number from 0");
+                   KVERN_RETURN_IF_ERROR(ParseNumber(text, what, &value));
+                   if (!(value >= 0 && value <= kMaxTemperature)) {
+                     return InvalidArgument("'", ToAbsl(text), "' is not ", what);
                    }
                    line.chat.temperature = value;
                    return absl::OkStatus();
@@ -56,6 +57,15 @@ CommandLine Parse(int argc, char** argv) {
                    uint64_t value = 0;
                    KVERN_RETURN_IF_ERROR(ParseNumber(text, "a whole number below 2^64", &value));
                    line.chat.seed = value;
+                   return absl::OkStatus();
+                 });
+  options.Custom("ttft-deadline", "TIME", "longest wait for a first token (default: the service's)",
+                 [&](std::string_view text) -> absl::Status {
+                   KVERN_ASSIGN_OR_RETURN(Duration value, ParseDuration(text));
+                   if (value < kMillisecond || value / kMillisecond > UINT32_MAX) {
+                     return InvalidArgument("'", ToAbsl(text), "', allowed: 1ms to 1193h");
+                   }
+                   line.chat.ttft_deadline_ms = static_cast<uint32_t>(value / kMillisecond);
                    return absl::OkStatus();
                  });
   options.Flag("json", "answers as JSON lines, not streamed", &line.chat.json);
