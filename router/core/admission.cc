@@ -58,10 +58,11 @@ Refusal RouterImpl::Admissible(Client& client, const GenerateRequest& message, u
   if (Refusal r = ValidateRequest(config_, message); !r.ok()) return r;
   int32_t ceiling = client.tenant->config.priority_ceiling;
   if (message.priority < 0 || message.priority > ceiling) {
-    return {
-        ErrorCode::kInvalidArgument,
-        absl::StrCat("priority is ", message.priority, ", allowed for this tenant: 0 to ", ceiling),
-        {}};
+    return {ErrorCode::kInvalidArgument,
+            absl::StrCat("priority is ", message.priority, ", allowed for this tenant: 0",
+                         ceiling > 0 ? absl::StrCat(" to ", ceiling) : "",
+                         " (its priority_ceiling in the service's --tenants)"),
+            {}};
   }
   uint32_t max_tokens = message.max_tokens.value_or(config_.default_max_tokens);
   if (message.prompt_token_ids || max_tokens >= config_.max_seq_len) {
@@ -94,7 +95,7 @@ Refusal RouterImpl::CheckBeforeMakingRoom(Client& client, const GenerateRequest&
   bool known = message.prompt_token_ids.has_value();
   probe.prompt_tokens = known ? static_cast<uint32_t>(message.prompt_token_ids->size()) : 1;
   probe.arrival = now_;
-  probe.ttft_deadline = TtftDeadline(message);
+  SetTtftDeadline(message, probe);
   SizeUp(probe);
   if (!known) {
     // Choices share the full blocks of their prompt: of a longer one they may need fewer.
@@ -109,9 +110,10 @@ Refusal RouterImpl::CheckBeforeMakingRoom(Client& client, const GenerateRequest&
   return CheckWait(probe);
 }
 
-Time RouterImpl::TtftDeadline(const GenerateRequest& message) const {
-  if (!message.ttft_deadline_ms) return now_ + config_.default_ttft_deadline;
-  return DeadlineAfter(now_, *message.ttft_deadline_ms);
+void RouterImpl::SetTtftDeadline(const GenerateRequest& message, Request& request) const {
+  request.service_set_ttft = !message.ttft_deadline_ms.has_value();
+  request.ttft_deadline = request.service_set_ttft ? now_ + config_.default_ttft_deadline
+                                                   : DeadlineAfter(now_, *message.ttft_deadline_ms);
 }
 
 void RouterImpl::SizeUp(Request& request) const {
@@ -167,7 +169,7 @@ Request& RouterImpl::OpenRequest(Client& client, RequestId id, GenerateRequest& 
   owned->sampling.seed = message.seed ? *message.seed : rng_.Next();
   owned->stop = std::move(message.stop);
   owned->arrival = now_;
-  owned->ttft_deadline = TtftDeadline(message);
+  SetTtftDeadline(message, *owned);
   if (message.deadline_ms) owned->deadline = DeadlineAfter(now_, *message.deadline_ms);
   Request& request = *requests_.Insert(id, std::move(owned));
   clients_.Open(client, request);

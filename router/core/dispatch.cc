@@ -70,7 +70,7 @@ bool RouterImpl::TooLate(const Group& group, Request& request) {
   Duration prefill = FirstTokenTime(groups_.load(group.index), request);
   if (now_ + prefill <= request.ttft_deadline) return false;
   Fail(request, {ErrorCode::kDeadlineExceeded,
-                 absl::StrCat("ttft_deadline_ms would pass: it waited ",
+                 absl::StrCat(request.TtftName(), " would pass: it waited ",
                               (now_ - request.arrival) / kMillisecond,
                               " ms, its first token is expected in ", prefill / kMillisecond),
                  {}});

@@ -3,19 +3,19 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "cluster/base/check.h"
 #include "router/core/router_impl.h"
 
 namespace kvern::router {
 namespace {
 
+// When it is said that a group waits for ranks: later than those that were started together come.
+constexpr Duration kJoinPatience = 10 * kSecond;
+
 std::string AbsentRanks(const Group& group, Duration waited) {
-  std::string absent;
-  for (size_t rank = 0; rank < group.peers.size(); ++rank) {
-    if (group.peers[rank] == 0) absl::StrAppend(&absent, absent.empty() ? "" : ", ", rank);
-  }
   return absl::StrCat("of ", group.peers.size(), " ranks these did not join within ",
-                      waited / kSecond, " s: ", absent);
+                      waited / kSecond, " s: ", absl::StrJoin(group.AbsentRanks(), ", "));
 }
 
 }  // namespace
@@ -93,7 +93,8 @@ void RouterImpl::BeginIncarnation(Group& group, const Join& join) {
   uint32_t world = std::clamp(join.world, 1u, kMaxRanks);
   group.ranks.assign(world, Join{});
   group.peers.assign(world, 0);
-  SetGroupTimer(group, now_ + config_.join_timeout);
+  group.first_join = now_;
+  SetGroupTimer(group, now_ + std::min(kJoinPatience, config_.join_timeout));
 }
 
 void RouterImpl::RefusePeer(PeerId peer, std::string reason) {
@@ -170,7 +171,13 @@ void RouterImpl::OnGroupTimer(const Timer& timer) {
   group.timer_at = kTimeMax;
   if (group.dead()) return ForgetGroup(group);
   if (group.state == GroupState::kJoining) {
-    return RefuseGroup(group, AbsentRanks(group, config_.join_timeout));
+    const Time last = group.first_join + config_.join_timeout;
+    if (now_ >= last) return RefuseGroup(group, AbsentRanks(group, config_.join_timeout));
+    AddNote(false, "group_waits_for_ranks",
+            {{"group", group.name},
+             {"absent", absl::StrJoin(group.AbsentRanks(), ",")},
+             {"ranks", absl::StrCat(group.peers.size())}});
+    return SetGroupTimer(group, last);
   }
   Duration silent = now_ - group.last_report;
   Duration allowed = group.live() ? config_.group_lease : config_.start_timeout;

@@ -95,6 +95,7 @@ struct Group {
   std::vector<Join> ranks;    // [world] as joined; world 0: not yet
   std::vector<PeerId> peers;  // [world] 0: not yet
   uint32_t joined = 0;
+  Time first_join = 0;        // of this incarnation
   uint64_t total_blocks = 0;  // of the newest incarnation that was complete; 0: none yet
 
   // ---- while starting or live
@@ -130,6 +131,14 @@ struct Group {
   // No peer of it is known; only its name, its size and why.
   bool dead() const { return state == GroupState::kRefused || state == GroupState::kLost; }
   bool complete() const { return live() || state == GroupState::kStarting; }
+  // Those that have not joined.
+  std::vector<uint32_t> AbsentRanks() const {
+    std::vector<uint32_t> absent;
+    for (uint32_t rank = 0; rank < peers.size(); ++rank) {
+      if (peers[rank] == 0) absent.push_back(rank);
+    }
+    return absent;
+  }
   bool HasPending() const {
     return !pending.dispatches.empty() || !pending.cancels.empty() || pending.drain;
   }

@@ -110,8 +110,9 @@ Refusal RouterImpl::CheckWait(const Request& request) {
   Duration prefill = OwnPrefill(request);
   Duration budget = request.ttft_deadline - now_;
   auto deadline = [&] {
-    return absl::StrCat("ttft_deadline_ms is ",
-                        (request.ttft_deadline - request.arrival) / kMillisecond);
+    return absl::StrCat(request.TtftName(), " is ",
+                        (request.ttft_deadline - request.arrival) / kMillisecond,
+                        request.service_set_ttft ? " ms" : "");
   };
   if (prefill > budget) {
     return {ErrorCode::kDeadlineExceeded,

@@ -87,6 +87,7 @@ struct Request {
 
   Time arrival = 0;
   Time ttft_deadline = kTimeMax;  // while it waits
+  bool service_set_ttft = false;  // the request set none
   Time deadline = kTimeMax;       // to its end
   Time timer_at = kTimeMax;       // of its entry in Timers; kTimeMax: none
   Time dispatched_at = 0;
@@ -103,6 +104,10 @@ struct Request {
       if (!choice.client_done) return false;
     }
     return true;
+  }
+  // Its deadline to the first token, by the name of what set it.
+  const char* TtftName() const {
+    return service_set_ttft ? "the service's --default-ttft-deadline" : "ttft_deadline_ms";
   }
   bool guaranteed() const { return service_class == ServiceClass::kGuaranteed; }
   // Output tokens of its longest unfinished choice, as the worker reported.

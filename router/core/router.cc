@@ -154,7 +154,7 @@ void RouterImpl::OnRequestTimer(const Timer& timer) {
                                                         : "waiting and no group is live";
   Fail(request,
        {ErrorCode::kDeadlineExceeded,
-        absl::StrCat(total ? "deadline_ms" : "ttft_deadline_ms", " passed after ",
+        absl::StrCat(total ? "deadline_ms" : request.TtftName(), " passed after ",
                      (now_ - request.arrival) / kMillisecond, " ms, the request was ", state),
         {}});
 }

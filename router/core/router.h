@@ -166,8 +166,9 @@ struct GroupStatus {
   uint64_t preemptions = 0;  // since it started
   uint64_t recomputed_tokens = 0;
   Duration report_age = 0;
-  std::vector<Join> ranks;    // as they joined, by rank
-  std::vector<RankAge> ages;  // of the last step, by now
+  std::vector<Join> ranks;             // as they joined, by rank
+  std::vector<RankAge> ages;           // of the last step, by now
+  std::vector<uint32_t> absent_ranks;  // while it waits for them to join
 };
 struct RouterCounters {
   uint64_t accepted = 0;

@@ -103,7 +103,7 @@ class RouterImpl {
   Refusal CheckQuota(Tenant& tenant, uint64_t need);
   // What would be refused anyway costs nobody its place.
   Refusal CheckBeforeMakingRoom(Client& client, const GenerateRequest& message);
-  Time TtftDeadline(const GenerateRequest& message) const;
+  void SetTtftDeadline(const GenerateRequest& message, Request& request) const;
   // The prompt's length is known: what it needs, at worst and as expected.
   void SizeUp(Request& request) const;
   // Room for `bytes` more at the cost of one that has less right to wait.

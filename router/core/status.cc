@@ -12,6 +12,7 @@ GroupStatus RouterImpl::StatusOf(Group& group, Time now) const {
   status.name = group.name;
   status.live = group.live();
   status.ranks = group.ranks;
+  if (group.state == GroupState::kJoining) status.absent_ranks = group.AbsentRanks();
   if (!group.live()) return status;
   status.model = group.ranks[0].model;
   status.total_blocks = group.ledger->total().tokens_pool();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 
 namespace kvern::router {
@@ -23,6 +24,20 @@ Refusal Unsupported(std::string_view what, std::string_view allowed) {
           {}};
 }
 
+// A role becomes a part of the prompt, in the template's own words.
+Refusal CheckMessages(const std::vector<ChatMessage>& messages) {
+  if (messages.empty()) return Invalid("messages is empty, allowed: 1 message or more");
+  for (size_t i = 0; i < messages.size(); ++i) {
+    std::string_view role = messages[i].role;
+    if (role == "system" || role == "user" || role == "assistant") continue;
+    constexpr size_t kShownBytes = 32;
+    return OutOfRange(absl::StrCat("messages[", i, "].role"),
+                      absl::StrCat("'", absl::CHexEscape(ToAbsl(role.substr(0, kShownBytes))), "'"),
+                      "system, user, assistant");
+  }
+  return {};
+}
+
 Refusal CheckInput(const RouterConfig& config, const GenerateRequest& request) {
   int inputs = static_cast<int>(request.prompt.has_value()) +
                static_cast<int>(request.prompt_token_ids.has_value()) +
@@ -41,8 +56,7 @@ Refusal CheckInput(const RouterConfig& config, const GenerateRequest& request) {
   }
   if (request.prompt && request.prompt->empty())
     return Invalid("prompt is empty, allowed: 1 byte or more");
-  if (request.messages && request.messages->empty())
-    return Invalid("messages is empty, allowed: 1 message or more");
+  if (request.messages) return CheckMessages(*request.messages);
   if (request.prompt_token_ids) return ValidatePrompt(config, *request.prompt_token_ids);
   return {};
 }

@@ -40,6 +40,7 @@ StatusPage Progress(const StatusSnapshot& snapshot) {
     }
     groups.push_back({{"id", group.name},
                       {"live", group.live},
+                      {"absent_ranks", group.absent_ranks},
                       {"running", group.running},
                       {"report_age_ms", Milliseconds(group.report_age)},
                       {"ranks", ranks}});

@@ -32,9 +32,10 @@ GenerateRequest ParseGenerate(Words& words) {
   request.model = words.Text("model");
   if (words.Has("prompt")) request.prompt = words.Text("prompt");
   if (words.Has("ids")) request.prompt_token_ids = ParseTokens(words.Text("ids"));
+  const std::string role = words.Text("role", "user");
   for (const std::string& content : words.All("message")) {
     if (!request.messages) request.messages.emplace();
-    request.messages->push_back({"user", content});
+    request.messages->push_back({role, content});
   }
   request.max_tokens = optional("max_tokens");
   request.n = static_cast<uint32_t>(words.Number("n", 1));

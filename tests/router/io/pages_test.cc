@@ -7,6 +7,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "cluster/base/log.h"
 #include "router/io/startup_table.h"
 #include "router/io/status_pages.h"
 #include "router/io/status_server.h"
@@ -175,6 +176,29 @@ TEST(StatusPagesTest, MetricsHaveTheAgreedNames) {
     EXPECT_THAT(page.body, HasSubstr(std::string(line) + "\n"));
   }
   EXPECT_THAT(page.body, Not(HasSubstr("reason=\"cancelled\"")));
+}
+
+TEST(StatusPagesTest, ProgressNamesTheRanksThatAreWaitedFor) {
+  FixedSource source;
+  source.snapshot.status.groups = {LiveGroup(), GroupStatus()};
+  source.snapshot.status.groups[1].absent_ranks = {1, 3};
+  nlohmann::json groups = Json(RespondTo("/health/progress", source))["groups"];
+  EXPECT_EQ(groups[0]["absent_ranks"], nlohmann::json::array());
+  EXPECT_EQ(groups[1]["absent_ranks"], nlohmann::json({1, 3}));
+}
+
+TEST(StartupTableTest, IsALineWhereLogLinesAreJson) {
+  InitLog("kvern-router", LogLevel::kInfo, LogFormat::kJson);
+  testing::internal::CaptureStderr();
+  ShowStartupTable(LiveGroup(), 8192);
+  auto line = nlohmann::json::parse(testing::internal::GetCapturedStderr());
+  InitLog("kvern-router", LogLevel::kInfo, LogFormat::kText);
+  EXPECT_EQ(line["event"], "startup_table");
+  EXPECT_EQ(line["group"], "a");
+  EXPECT_EQ(line["total_blocks"], 100);
+  EXPECT_EQ(line["ranks"][1]["weights_bytes"], 75 << 20);
+  EXPECT_EQ(line["ranks"][1]["startup"]["kv_s"], 0.5);
+  EXPECT_EQ(line["fit_at_once"][0], nlohmann::json({{"requests", 3}, {"tokens", 512}}));
 }
 
 TEST(StartupTableTest, SaysWhatFits) {
