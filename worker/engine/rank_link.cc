@@ -8,10 +8,18 @@
 #include <variant>
 
 #include "cluster/base/clock.h"
+#include "cluster/base/log.h"
 #include "cluster/base/rng.h"
 #include "schemas/codec.h"
 
 namespace kvern {
+namespace {
+
+// When it is said that the start has not come, and how often again.
+constexpr Duration kFirstWord = 2 * kSecond;
+constexpr Duration kNextWord = 60 * kSecond;
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<RankLink>> RankLink::Connect(const std::string& endpoint) {
   SocketOptions options;
@@ -65,7 +73,9 @@ absl::StatusOr<bool> RankLink::Next(RouterToWorker& message) {
 }
 
 absl::StatusOr<GroupStart> RankLink::AwaitStart(Duration timeout) {
-  Time deadline = MonotonicNow() + timeout;
+  const Time begin = MonotonicNow();
+  const Time deadline = begin + timeout;
+  Time next_word = begin + kFirstWord;
   while (true) {
     RouterToWorker message;
     KVERN_ASSIGN_OR_RETURN(bool got, Next(message));
@@ -76,13 +86,21 @@ absl::StatusOr<GroupStart> RankLink::AwaitStart(Duration timeout) {
       }
       return Internal("the router sent commands before it started the group");
     }
-    Duration left = deadline - MonotonicNow();
+    const Time now = MonotonicNow();
+    if (now >= next_word) {
+      next_word = now + kNextWord;
+      Log(LogLevel::kInfo, "waits_for_the_start",
+          {{"endpoint", endpoint_},
+           {"waited_s", (now - begin) / kSecond},
+           {"why", "no router answers there yet, or other ranks have not joined"}});
+    }
+    Duration left = deadline - now;
     if (left <= 0) {
       return absl::DeadlineExceededError(
           absl::StrCat("the router at ", endpoint_, " did not start the group within ",
                        timeout / kSecond, " s: it is not there, or other ranks have not joined"));
     }
-    KVERN_RETURN_IF_ERROR(Wait(left));
+    KVERN_RETURN_IF_ERROR(Wait(std::min(left, next_word - now)));
   }
 }
 

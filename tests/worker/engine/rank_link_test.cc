@@ -108,6 +108,14 @@ TEST_F(RankLinkTest, AGroupThatDoesNotStartIsADeadline) {
   EXPECT_THAT(std::string(status.message()), HasSubstr(router_.endpoint()));
 }
 
+TEST_F(RankLinkTest, ALongWaitForTheStartIsSaid) {
+  std::unique_ptr<RankLink> link = *RankLink::Connect("tcp://127.0.0.1:1");  // nobody listens there
+  testing::internal::CaptureStderr();
+  EXPECT_FALSE(link->AwaitStart(kSecond * 3).ok());
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              HasSubstr("waits_for_the_start endpoint=tcp://127.0.0.1:1 waited_s="));
+}
+
 TEST_F(RankLinkTest, RubbishEndsIt) {
   router_.SayBytes("rubbish");
   absl::Status status = link_->AwaitStart(kSecond * 60).status();
