@@ -93,6 +93,8 @@ TEST(NcclCommunicator, OrderedSumsHaveOneOrderAtEverySize) {
       EXPECT_EQ(member.Sum(std::vector<float>(count, Part(rank))), std::vector<float>(count, 1.0f))
           << count;
     }
+    // Who leaves counts as gone to whoever still waits for a GPU.
+    EXPECT_TRUE(member.comm->Barrier().ok());
   });
 }
 
@@ -106,6 +108,7 @@ TEST(NcclCommunicator, OtherSumsFollowTheirSize) {
       all_ordered = all_ordered && sum == std::vector<float>(count, 1.0f);
     }
     EXPECT_FALSE(all_ordered);
+    EXPECT_TRUE(member.comm->Barrier().ok());
   });
 }
 
