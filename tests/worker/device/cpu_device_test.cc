@@ -89,8 +89,9 @@ TEST(CpuDeviceTest, MemoryIsZeroAlignedAndRefusedByName) {
   // Address space for this there is; memory there is not: 64 TiB.
   absl::Status promised = device->NewKvCache({int64_t{1} << 24, 32, 32, 64, DType::kBf16}).status();
   EXPECT_EQ(promised.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(std::string(promised.message()),
-              testing::ContainsRegex("16777216 blocks is 64.0 TiB; of the memory .* are available"));
+  EXPECT_THAT(
+      std::string(promised.message()),
+      testing::ContainsRegex("16777216 blocks is 64.0 TiB; of the memory .* are available"));
   EXPECT_EQ(device->NewKvCache({1, 1, 1, 63, DType::kBf16}).status().code(),
             absl::StatusCode::kInvalidArgument);
 }
