@@ -244,10 +244,12 @@ absl::Status Rank::SetCommunicator(std::unique_ptr<Communicator> comm,
 // At first use a GPU loads kernels, chooses algorithms and connects to its peers: seconds that
 // would be the first request's. What this leaves in block 0 is overwritten before it is read.
 absl::Status Rank::WarmUp() {
-  const uint32_t prompt = std::min<uint32_t>(kBlockSize - 1, config_.max_batch_tokens);
+  const uint32_t longest = weights_->max_seq_len;
+  const uint32_t prompt = std::min({uint32_t{kBlockSize - 1}, config_.max_batch_tokens, longest});
   const std::vector<uint32_t> blocks = {0};
   std::vector<LogitAnswer> answers;
   for (const uint32_t start : {0u, prompt}) {  // a prompt, then one more token
+    if (start == longest) break;
     const uint32_t count = start == 0 ? prompt : 1;
     BatchLayout layout;
     layout.sequences.push_back({0, start, count, blocks});

@@ -211,6 +211,18 @@ TEST(LocalGroup, AGpuIsTriedBeforeItServes) {
   EXPECT_FALSE(met.ok());
 }
 
+TEST(LocalGroup, AGpuIsTriedWithinTheLongestSequenceAndTheLargestStep) {
+  for (const auto& [longest, step] : {std::pair(1u, 64u), {2u, 64u}, {15u, 64u}, {64u, 1u}}) {
+    RankConfig config = ConfigOf(Shape{"llama_9h_3kv", 1, step, 1, 40, &EmulatedBackend()});
+    config.max_seq_len = longest;
+    absl::StatusOr<std::unique_ptr<Rank>> rank = Rank::Open(*OpenModel("llama_9h_3kv"), config);
+    ASSERT_TRUE(rank.ok()) << rank.status();
+    const absl::Status met =
+        (*rank)->SetCommunicator(std::move(NewLocalGroup(1)[0]), {}, 30 * kSecond);
+    EXPECT_TRUE(met.ok()) << longest << ", " << step << ": " << met;
+  }
+}
+
 // Weights, workspace, keys and values are one allocation, on ranks of different size, and nothing
 // is allocated when steps are computed, nor (on one rank) when they are recorded and replayed.
 TEST(LocalGroup, WhatAGpuReportsIsWhatItAllocates) {
