@@ -238,6 +238,13 @@ class IpcTest : public SocketTest {
     close(fd);
   }
   bool Exists() const { return std::filesystem::exists(path()); }
+  void ExpectReached(RouterSocket& router) {
+    DealerSocket dealer = Connect(router);
+    std::string body = "hello", id;
+    ASSERT_EQ(dealer.Send(body).value(), SendResult::kSent);
+    Frame frame;
+    EXPECT_EQ(Receive(router, &id, &frame), ReceiveResult::kMessage);
+  }
 
   std::string folder_ =
       std::filesystem::canonical(::testing::TempDir()) / absl::StrCat("kvern-ipc-", getpid());
@@ -259,21 +266,13 @@ TEST_F(IpcTest, WhatAKilledProcessLeftIsReplaced) {
   LeaveAStaleSocket();
   ASSERT_TRUE(Exists());
   RouterSocket router = RouterSocket::Bind(*context_, "ipc://" + path(), options_).value();
-  DealerSocket dealer = Connect(router);
-  std::string body = "hello", id;
-  ASSERT_EQ(dealer.Send(body).value(), SendResult::kSent);
-  Frame frame;
-  EXPECT_EQ(Receive(router, &id, &frame), ReceiveResult::kMessage);
+  ExpectReached(router);
 }
 
 TEST_F(IpcTest, ASocketThatSomebodyListensOnIsNotTakenAway) {
   RouterSocket router = RouterSocket::Bind(*context_, "ipc://" + path(), options_).value();
   EXPECT_EQ(Listen(), Unavailable("cannot listen on ipc://", path(), ": somebody listens there"));
-  DealerSocket dealer = Connect(router);
-  std::string body = "hello", id;
-  ASSERT_EQ(dealer.Send(body).value(), SendResult::kSent);
-  Frame frame;
-  EXPECT_EQ(Receive(router, &id, &frame), ReceiveResult::kMessage);
+  ExpectReached(router);
 }
 
 TEST_F(IpcTest, AFileOfAnotherKindIsNotRemoved) {
