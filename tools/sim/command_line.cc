@@ -47,6 +47,8 @@ void AddOptions(Options& options, RunConfig& config) {
                    KVERN_ASSIGN_OR_RETURN(config.shares, ParseShares(text));
                    return absl::OkStatus();
                  });
+  options.String("only-tenant", "NAME", "of all these requests, only this tenant's are made",
+                 &config.only_tenant);
   options.String("faults", "LIST", "none, all, or names separated by commas", &config.faults);
   options.Time("slo-ttft", "a good request's first token (default 2s)", &config.slo.ttft);
   options.Time("slo-tpot", "and each further one (default 60ms)", &config.slo.tpot);

@@ -81,6 +81,21 @@ absl::Status ApplyPolicy(const RunConfig& config, RunPlan& plan) {
   return absl::OkStatus();
 }
 
+absl::Status SetOnlyTenant(const RunConfig& config, SizedOptions& workload) {
+  if (config.only_tenant.empty()) return absl::OkStatus();
+  for (uint32_t tenant = 0; tenant < workload.shares.size(); ++tenant) {
+    if (TenantName(workload, tenant) == config.only_tenant) workload.only_tenant = tenant;
+  }
+  if (!workload.only_tenant) {
+    return InvalidArgument("--only-tenant: '", config.only_tenant, "' is none of the ",
+                           workload.shares.size(), " tenants of --tenants or --shares");
+  }
+  if (workload.shares[*workload.only_tenant] == 0) {
+    return InvalidArgument("--only-tenant: the share of ", config.only_tenant, " is 0");
+  }
+  return absl::OkStatus();
+}
+
 // The tenants of the file, or as many as there are shares, named t0, t1, ...
 absl::Status SetTenants(const RunConfig& config, RunPlan& plan) {
   plan.options.router.tenants = config.tenants;
@@ -95,7 +110,7 @@ absl::Status SetTenants(const RunConfig& config, RunPlan& plan) {
                            " of them, allowed: one for each of the ", tenants,
                            " tenants of --tenants");
   }
-  return absl::OkStatus();
+  return SetOnlyTenant(config, plan.workload);
 }
 
 }  // namespace
@@ -210,6 +225,7 @@ absl::StatusOr<RunPlan> MakeCapacityPlan(const RunConfig& config,
   plan.workload.service_class = ServiceClass::kStandard;
   plan.workload.ttft_deadline_ms.reset();
   plan.workload.declare_true_length = true;
+  plan.workload.only_tenant.reset();
   return plan;
 }
 

@@ -30,6 +30,7 @@ struct RunConfig {
   std::vector<Declared> declared = {{4096, 700}, {1024, 300}};
   std::vector<TenantConfig> tenants;  // of the tenants file
   std::vector<uint32_t> shares;       // of the requests; empty: each tenant has the same
+  std::string only_tenant;            // the others ask for nothing; "": all do
   Slo slo;
   int64_t batch_tokens = 1024;
   int64_t queue_entries = 1024;

@@ -22,6 +22,10 @@ constexpr double kFlashFactor = 10;
 
 }  // namespace
 
+std::string TenantName(const SizedOptions& options, uint32_t tenant) {
+  return options.tenant_names.empty() ? absl::StrCat("t", tenant) : options.tenant_names[tenant];
+}
+
 SizedWorkload::SizedWorkload(const SizedOptions& options, const FakeModel& model, uint64_t seed)
     : options_(options),
       model_(model),
@@ -31,8 +35,7 @@ SizedWorkload::SizedWorkload(const SizedOptions& options, const FakeModel& model
       tenants_rng_(Rng(seed).Fork(13)) {
   KVERN_CHECK(options.rate > 0 && !options.shares.empty() && !options.declared.empty());
   for (uint32_t tenant = 0; tenant < options.shares.size(); ++tenant) {
-    bool named = !options.tenant_names.empty();
-    tenants_.push_back(named ? options.tenant_names[tenant] : absl::StrCat("t", tenant));
+    tenants_.push_back(TenantName(options, tenant));
     clients_.insert(clients_.end(), options.clients_per_tenant, tenant);
   }
   if (options.arrivals != Arrivals::kTrace) return;
@@ -133,6 +136,12 @@ std::vector<uint32_t> SizedWorkload::MakePrompt(const Size& size) const {
 }
 
 std::optional<Ask> SizedWorkload::Next() {
+  Ask ask = NextOfAll();
+  while (options_.only_tenant && clients_[ask.client] != *options_.only_tenant) ask = NextOfAll();
+  return ask;
+}
+
+Ask SizedWorkload::NextOfAll() {
   Ask ask;
   ask.at = now_ = NextTime();
   Size size = NextSize();

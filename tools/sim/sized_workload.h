@@ -32,11 +32,15 @@ struct SizedOptions {
   std::vector<uint32_t> shares = {1};
   std::vector<std::string> tenant_names;  // [tenants], or empty
   uint32_t clients_per_tenant = 4;
+  // Of all these requests only those of this tenant are made, each as it was among the others.
+  std::optional<uint32_t> only_tenant;
   // ---- what the policy makes of a request
   ServiceClass service_class = ServiceClass::kGuaranteed;
   std::optional<uint32_t> ttft_deadline_ms;
   bool declare_true_length = false;  // max_tokens is the output's length
 };
+
+std::string TenantName(const SizedOptions& options, uint32_t tenant);
 
 class SizedWorkload : public Workload {
  public:
@@ -61,6 +65,8 @@ class SizedWorkload : public Workload {
   uint32_t DrawDeclared();
   uint32_t DrawTenant();
   std::vector<uint32_t> MakePrompt(const Size& size) const;
+  // The next request of any tenant.
+  Ask NextOfAll();
 
   SizedOptions options_;
   FakeModel model_;

@@ -137,6 +137,25 @@ TEST(SizedWorkload, SharesPrefixesAndDeclaresAtRandom) {
   EXPECT_EQ(declared[4096] + declared[1024], 1000);
 }
 
+TEST(SizedWorkload, OneTenantAloneAsksAsAmongTheOthers) {
+  SizedOptions options = Sized(Arrivals::kPoisson, 100);
+  options.shares = {50, 1, 3};
+  SizedWorkload all(options, FakeModel{}, 1);
+  options.only_tenant = 2;
+  SizedWorkload alone(options, FakeModel{}, 1);
+  for (int left = 100; left > 0;) {
+    Ask expected = *all.Next();
+    if (all.clients()[expected.client] != 2) continue;
+    --left;
+    Ask ask = *alone.Next();
+    EXPECT_EQ(ask.at, expected.at);
+    EXPECT_EQ(ask.client, expected.client);
+    EXPECT_EQ(ask.request.prompt_token_ids, expected.request.prompt_token_ids);
+    EXPECT_EQ(ask.request.max_tokens, expected.request.max_tokens);
+    EXPECT_EQ(ask.request.seed, expected.request.seed);
+  }
+}
+
 // Two tenants of weights 1 and 2; both wait in band 0.
 class Fairness : public ::testing::Test {
  protected:

@@ -46,6 +46,20 @@ TEST(RunConfig, Shares) {
   EXPECT_THAT(ErrorOf(ParseShares(many)), HasSubstr("1001 tenants, allowed: 1 to 1000"));
 }
 
+TEST(RunConfig, OnlyOneTenant) {
+  RunConfig config;
+  config.shares = {50, 1, 0};
+  config.only_tenant = "t1";
+  EXPECT_EQ(MakePlan(config, 1, nullptr)->workload.only_tenant, 1u);
+  // The capacity is that of all requests.
+  EXPECT_EQ(MakeCapacityPlan(config, nullptr)->workload.only_tenant, std::nullopt);
+  config.only_tenant = "t2";
+  EXPECT_THAT(ErrorOf(MakePlan(config, 1, nullptr)), HasSubstr("the share of t2 is 0"));
+  config.only_tenant = "t3";
+  EXPECT_THAT(ErrorOf(MakePlan(config, 1, nullptr)),
+              HasSubstr("--only-tenant: 't3' is none of the 3 tenants"));
+}
+
 TEST(RunConfig, Numbers) {
   EXPECT_EQ(*ParseNumber("0.5", 0, 1), 0.5);
   for (const char* bad : {"", "x", "1x", "-0.1", "1.1", "nan", "inf"}) {
