@@ -310,8 +310,7 @@ __device__ __forceinline__ void WalkItem(const AttentionArgs& args, const Attent
 }
 
 template <typename Kv, int kDim, int kWarps>
-__global__ void __launch_bounds__(32 * kWarps)
-    AttentionKernel(AttentionArgs args, PageStrides strides) {
+KVERN_KERNEL(32 * kWarps, AttentionKernel, AttentionArgs args, PageStrides strides) {
   KVERN_DYNAMIC_SHARED(Vec16, stages);
   TileRing<Kv, kDim, 32 * kWarps> ring(args.pages, strides, stages);
   const AttentionItem* items = kWarps == 1 ? args.narrow : args.wide;

@@ -36,7 +36,7 @@ __device__ __forceinline__ void MergeRow(const AttentionArgs& args, const Attent
 }
 
 template <int kDim>
-__global__ void __launch_bounds__(kMergeThreads) AttentionMergeKernel(AttentionArgs args) {
+KVERN_KERNEL(kMergeThreads, AttentionMergeKernel, AttentionArgs args) {
   constexpr int kThreadsPerRow = kDim / 4;
   constexpr int kRowsPerBlock = kMergeThreads / kThreadsPerRow;
   const int row_in_block = static_cast<int>(threadIdx.x) / kThreadsPerRow;

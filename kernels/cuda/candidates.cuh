@@ -104,8 +104,7 @@ __device__ __forceinline__ void BitonicSort(uint64_t* keys, int count) {
   }
 }
 
-__global__ void __launch_bounds__(kTopThreads)
-    TopCandidatesKernel(LogitsArgs args, int k, ScoredColumn* out) {
+KVERN_KERNEL(kTopThreads, TopCandidatesKernel, LogitsArgs args, int k, ScoredColumn* out) {
   KVERN_SHARED(TopShared, block, 1);
   TopShared& shared = block[0];
   const float* logits = args.logits + args.requests[blockIdx.x].row * args.stride;

@@ -10,7 +10,7 @@ inline constexpr int kCopyThreads = 256;
 inline constexpr int kCopySteps = 4;  // 16-byte loads in flight per thread
 inline constexpr int64_t kCopyBytesPerBlock = 16 * kCopyThreads * kCopySteps;
 
-__global__ void __launch_bounds__(kCopyThreads) CopyBlocksKernel(CopyBlocksArgs args) {
+KVERN_KERNEL(kCopyThreads, CopyBlocksKernel, CopyBlocksArgs args) {
   const BlockPair pair = args.pairs[blockIdx.y];
   const char* from = static_cast<const char*>(args.data) + pair.from * args.block_bytes;
   char* to = static_cast<char*>(args.data) + pair.to * args.block_bytes;

@@ -17,7 +17,7 @@ __device__ __forceinline__ int64_t FlatThread() {
   return static_cast<int64_t>(blockIdx.x) * kElementThreads + threadIdx.x;
 }
 
-__global__ void __launch_bounds__(kElementThreads) SwiGluKernel(SwiGluArgs args) {
+KVERN_KERNEL(kElementThreads, SwiGluKernel, SwiGluArgs args) {
   const int column = 8 * RowThread();
   if (column >= args.columns) return;
   const int64_t row = blockIdx.x;
@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(kElementThreads) SwiGluKernel(SwiGluArgs args)
   StoreEight(args.out + row * args.columns + column, gate);
 }
 
-__global__ void __launch_bounds__(kElementThreads) GatherRowsKernel(GatherRowsArgs args) {
+KVERN_KERNEL(kElementThreads, GatherRowsKernel, GatherRowsArgs args) {
   const int column = 4 * RowThread();
   if (column >= args.cols) return;
   const int64_t source = args.index[blockIdx.x];
@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(kElementThreads) GatherRowsKernel(GatherRowsAr
           Load16(args.x + source * args.cols + column));
 }
 
-__global__ void __launch_bounds__(kElementThreads) ToBf16Kernel(ToBf16Args args) {
+KVERN_KERNEL(kElementThreads, ToBf16Kernel, ToBf16Args args) {
   const int64_t first = FlatThread() * 8;
   if (first + 8 <= args.count) {
     float x[8];
@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(kElementThreads) ToBf16Kernel(ToBf16Args args)
   }
 }
 
-__global__ void __launch_bounds__(kElementThreads) AddOrderedKernel(AddOrderedArgs args) {
+KVERN_KERNEL(kElementThreads, AddOrderedKernel, AddOrderedArgs args) {
   const int64_t first = FlatThread() * 4;
   if (first >= args.count) return;
   float sum[4];

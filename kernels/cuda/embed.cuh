@@ -8,7 +8,7 @@ namespace kvern::gpu {
 
 inline constexpr int kRowThreads = 128;
 
-__global__ void __launch_bounds__(kRowThreads) EmbedKernel(EmbedArgs args) {
+KVERN_KERNEL(kRowThreads, EmbedKernel, EmbedArgs args) {
   const int column = 8 * static_cast<int>(blockIdx.y * kRowThreads + threadIdx.x);
   if (column >= args.hidden) return;
   const int64_t row = args.token_ids[blockIdx.x] - args.vocab_begin;

@@ -59,8 +59,7 @@ __device__ __forceinline__ double GumbelNoise(uint64_t mixed_key, uint64_t id) {
   return 0.0 - LogOf(0.0 - LogOf(u));
 }
 
-__global__ void __launch_bounds__(kGumbelThreads)
-    GumbelMaxKernel(LogitsArgs args, uint64_t first_id, uint64_t* best) {
+KVERN_KERNEL(kGumbelThreads, GumbelMaxKernel, LogitsArgs args, uint64_t first_id, uint64_t* best) {
   const SampleRow request = args.requests[blockIdx.y];
   const float* logits = args.logits + request.row * args.stride;
   const uint64_t mixed_key = MixBits(request.key);

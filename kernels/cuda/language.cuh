@@ -24,6 +24,10 @@
 #define KVERN_PRAGMA(text) _Pragma(#text)
 #define KVERN_UNROLL_BY(times) KVERN_PRAGMA(unroll times)
 
+// A kernel, begun by the most threads its blocks may have, its name and its parameters.
+#define KVERN_KERNEL(max_threads, name, ...) \
+  __global__ void __launch_bounds__(max_threads) name(__VA_ARGS__)
+
 // A static shared array; the launch's dynamic shared memory, 16-byte aligned.
 #define KVERN_SHARED(type, name, count) __shared__ type name[count]
 #define KVERN_DYNAMIC_SHARED(type, name)                                \

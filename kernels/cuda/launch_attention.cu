@@ -24,7 +24,7 @@ bool Valid(const AttentionArgs& args) {
 }
 
 cudaError_t Merge(const AttentionArgs& args, cudaStream_t stream) {
-  void (*kernel)(AttentionArgs) = &AttentionMergeKernel<128>;
+  auto* kernel = &AttentionMergeKernel<128>;
   switch (args.pages.head_dim) {
     case 16:
       kernel = &AttentionMergeKernel<16>;

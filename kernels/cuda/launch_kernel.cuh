@@ -19,13 +19,13 @@ struct LaunchGrid {
   size_t shared_bytes = 0;  // dynamic
 };
 
-// An empty grid launches nothing.
+// An empty grid launches nothing; a block of more threads than the kernel's bound is an error.
+#ifdef __CUDACC__
 template <typename... P, typename... A>
-cudaError_t Launch([[maybe_unused]] const char* name, void (*kernel)(P...), const LaunchGrid& grid,
-                   cudaStream_t stream, const A&... args) {
+cudaError_t Launch(const char*, void (*kernel)(P...), const LaunchGrid& grid, cudaStream_t stream,
+                   const A&... args) {
   if (grid.blocks.x == 0 || grid.blocks.y == 0) return cudaSuccess;
   std::tuple<P...> values(args...);
-#ifdef __CUDACC__
   return std::apply(
       [&](P&... each) {
         void* pointers[] = {&each...};
@@ -33,12 +33,21 @@ cudaError_t Launch([[maybe_unused]] const char* name, void (*kernel)(P...), cons
                                 pointers, grid.shared_bytes, stream);
       },
       values);
-#else
-  return simt::EnqueueKernel(stream, {grid.blocks, grid.threads, grid.shared_bytes, name},
-                             reinterpret_cast<const void*>(kernel),
-                             [kernel, values] { std::apply(kernel, values); });
-#endif
 }
+#else
+// A function that is no KVERN_KERNEL, and so has no bound, does not compile here.
+template <unsigned kMaxThreads, typename... P, typename... A>
+cudaError_t Launch(const char* name, void (*kernel)(simt::LaunchBound<kMaxThreads>, P...),
+                   const LaunchGrid& grid, cudaStream_t stream, const A&... args) {
+  if (grid.blocks.x == 0 || grid.blocks.y == 0) return cudaSuccess;
+  simt::LaunchShape shape = {grid.blocks, grid.threads, grid.shared_bytes, name};
+  shape.max_threads = kMaxThreads;
+  const std::tuple<simt::LaunchBound<kMaxThreads>, P...> values(simt::LaunchBound<kMaxThreads>{},
+                                                                args...);
+  return simt::EnqueueKernel(stream, shape, reinterpret_cast<const void*>(kernel),
+                             [kernel, values] { std::apply(kernel, values); });
+}
+#endif
 
 // Blocks of `size` that cover `count`.
 constexpr unsigned BlocksFor(int64_t count, int64_t size) {

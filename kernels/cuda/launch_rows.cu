@@ -35,7 +35,7 @@ cudaError_t LaunchRmsNorm(const RmsNormArgs& args, cudaStream_t stream) {
   const int64_t parts = args.cols / 8;
   const unsigned threads = parts < kNormThreads ? BlocksFor(parts, 32) * 32 : kNormThreads;
   const LaunchGrid grid = {dim3(static_cast<unsigned>(args.rows)), dim3(threads)};
-  void (*kernel)(RmsNormArgs) = &RmsNormKernel<8>;
+  auto* kernel = &RmsNormKernel<8>;
   if (parts <= kNormThreads) {
     kernel = &RmsNormKernel<1>;
   } else if (parts <= 2 * kNormThreads) {

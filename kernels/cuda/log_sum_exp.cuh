@@ -9,7 +9,7 @@ namespace kvern::gpu {
 
 inline constexpr int kSumThreads = 256;
 
-__global__ void __launch_bounds__(kSumThreads) LogSumExpKernel(LogitsArgs args, SumPart* out) {
+KVERN_KERNEL(kSumThreads, LogSumExpKernel, LogitsArgs args, SumPart* out) {
   KVERN_SHARED(float, max_of_warps, kSumThreads / 32);
   KVERN_SHARED(double, sum_of_warps, kSumThreads / 32);
   constexpr int kSteps = kSumColumns / kSumThreads;

@@ -12,7 +12,7 @@ inline constexpr int kNormThreads = 256;
 
 // REQUIRES: cols <= 8 * kSteps * blockDim.x.
 template <unsigned kSteps>
-__global__ void __launch_bounds__(kNormThreads) RmsNormKernel(RmsNormArgs args) {
+KVERN_KERNEL(kNormThreads, RmsNormKernel, RmsNormArgs args) {
   KVERN_SHARED(float, of_warps, kNormThreads / 32);
   const int64_t row = static_cast<int64_t>(blockIdx.x) * args.cols;
   float x[kSteps][8];

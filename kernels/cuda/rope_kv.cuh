@@ -45,8 +45,7 @@ __device__ __forceinline__ void RotatePart(const RopeAndStoreKvArgs& args, const
     low[i] = rotated;
   }
   if (head < args.q_heads) {
-    Bf16* query =
-        args.q + (static_cast<int64_t>(blockIdx.x) * args.q_heads + head) * dim + column;
+    Bf16* query = args.q + (static_cast<int64_t>(blockIdx.x) * args.q_heads + head) * dim + column;
     StoreEight(query, low);
     StoreEight(query + half, high);
   } else if (slot >= 0) {
@@ -57,7 +56,7 @@ __device__ __forceinline__ void RotatePart(const RopeAndStoreKvArgs& args, const
 }
 
 template <typename Kv>
-__global__ void __launch_bounds__(kRopeThreads) RopeAndStoreKvKernel(RopeAndStoreKvArgs args) {
+KVERN_KERNEL(kRopeThreads, RopeAndStoreKvKernel, RopeAndStoreKvArgs args) {
   const int dim = args.pages.head_dim;
   const int rotated_heads = args.q_heads + args.pages.kv_heads;
   const float* row =

@@ -48,8 +48,16 @@ const char* LaunchShapeProblem(const LaunchShape& shape) {
   return nullptr;
 }
 
+const char* LaunchBoundProblem(const LaunchShape& shape) {
+  const dim3& block = shape.block;
+  const unsigned long long threads = 1ull * block.x * block.y * block.z;
+  if (threads <= shape.max_threads) return nullptr;
+  return Problem("threads in a block of this kernel", threads, shape.max_threads);
+}
+
 void RunGrid(const LaunchShape& shape, const std::function<void()>& thread_body) {
   const char* problem = LaunchShapeProblem(shape);
+  if (problem == nullptr) problem = LaunchBoundProblem(shape);
   if (t_here.thread != nullptr) problem = "launched by a thread of a kernel";
   if (problem != nullptr) {
     std::fprintf(stderr, "simt: kernel '%s' cannot be launched: %s\n", shape.kernel, problem);

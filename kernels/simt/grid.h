@@ -16,17 +16,27 @@ struct LaunchShape {
   const char* kernel = "";  // Its name, for messages. Must outlive the launch.
   // Of dynamic and static shared memory together. What is static is known when a thread reaches it.
   size_t shared_limit = 163 << 10;
+  unsigned max_threads = 1024;  // of a block of this kernel: see LaunchBound
+};
+
+// The first parameter of a kernel: the most threads that a block of it may have
+// (__launch_bounds__).
+template <unsigned kMaxThreads>
+struct LaunchBound {
+  static_assert(kMaxThreads >= 1 && kMaxThreads <= 1024);
 };
 
 // Is the shape one that a GPU of compute capability 8.0 takes? Null if so, else what is wrong with
 // it, as a phrase: "1025 threads in a block, at most 1024".
 const char* LaunchShapeProblem(const LaunchShape& shape);
+// The same of the kernel's own limit: "129 threads in a block of this kernel, at most 128".
+const char* LaunchBoundProblem(const LaunchShape& shape);
 
 // Calls `thread_body` once for each thread of each block, on the calling OS thread, and returns
 // when all have returned. Blocks run one after another in ascending order of x, then y, then z; the
 // threads of a block take turns, and only where they wait for each other or yield.
 //
-// A shape that LaunchShapeProblem() refuses, a deadlock, threads that meet in different collectives
+// A shape that has one of these problems, a deadlock, threads that meet in different collectives
 // and misuse of shared memory are printed with kernel, block, thread and source line, and abort.
 //
 // Threads of two blocks of one launch cannot wait for each other. Those of launches on two OS

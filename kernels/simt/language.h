@@ -14,13 +14,20 @@
 
 #include "kernels/simt/call_site.h"
 #include "kernels/simt/dim3.h"
+#include "kernels/simt/grid.h"
 #include "kernels/simt/thread.h"
 
-#define __global__
 #define __device__
 #define __host__
 #define __forceinline__ inline __attribute__((always_inline))
-#define __launch_bounds__(...)
+
+// A kernel, begun by the most threads its blocks may have (a constant), its name and its
+// parameters: KVERN_KERNEL(128, ScaleKernel, float* x, float by) { ... }. Its first parameter
+// carries the bound to whoever launches it; a call by hand passes {}. There is no other way to
+// begin one: __global__ does not exist here, so that none goes without a bound.
+#define KVERN_KERNEL(max_threads, name, ...)                                              \
+  void name(::kvern::simt::LaunchBound<static_cast<unsigned>(max_threads)> __VA_OPT__(, ) \
+                __VA_ARGS__)
 
 #define threadIdx (::kvern::simt::ThreadIndex())
 #define blockIdx (::kvern::simt::BlockIndex())

@@ -14,7 +14,9 @@ namespace kvern::simt {
 // what one CUDA thread does, its arguments captured by value. `kernel` identifies the function for
 // cudaFuncSetAttribute. Errors, which the last error keeps as well:
 //   cudaErrorInvalidConfiguration  an empty grid or block, more than 1024 threads, a grid too large
-//   cudaErrorInvalidValue          more than 48 KiB of dynamic shared memory without the attribute
+//   cudaErrorInvalidValue          more than 48 KiB of dynamic shared memory without the attribute;
+//                                  more threads than the kernel's launch bound (CUDA says that such
+//                                  a launch fails and not how; this is what drivers answer)
 //   cudaErrorInvalidResourceHandle a stream of another device than the calling thread's
 // Static shared memory counts too, but is known only when the kernel runs: more than 48 KiB
 // together without the attribute, or than 163 KiB with it, ends the process there.

@@ -43,6 +43,7 @@ cudaError_t EnqueueKernel(cudaStream_t stream, LaunchShape shape, const void* ke
   if (shape.dynamic_shared_bytes > limits.dynamic) return Answer(cudaErrorInvalidValue);
   shape.shared_limit = limits.together;
   if (LaunchShapeProblem(shape) != nullptr) return Answer(cudaErrorInvalidConfiguration);
+  if (LaunchBoundProblem(shape) != nullptr) return Answer(cudaErrorInvalidValue);
   return EnqueueTask(stream, [shape, body = std::move(thread_body)] { RunGrid(shape, body); });
 }
 

@@ -43,7 +43,7 @@ bool RunAttention(size_t missing_bytes) {
   const PageStrides strides = StridesOf(args.pages, 0);
   simt::RunGrid(
       {dim3(1), dim3(32 * kWarps), kStages * StageBytes(kDim) - missing_bytes, "Attention"},
-      [&] { AttentionKernel<Bf16, kDim, kWarps>(args, strides); });
+      [&] { AttentionKernel<Bf16, kDim, kWarps>({}, args, strides); });
   return std::all_of(std::begin(out), std::end(out), [](Bf16 x) { return ToFloat(x) == 1; });
 }
 
@@ -55,7 +55,7 @@ inline bool RunRmsNorm() {
   std::fill(std::begin(x), std::end(x), 2.0f);
   std::fill(std::begin(weight), std::end(weight), 3.0f);
   RmsNormArgs args = {x, nullptr, weight, 0, 1, kCols, out};
-  simt::RunGrid({dim3(1), dim3(kCols / 8), 0, "RmsNorm"}, [&] { RmsNormKernel<1>(args); });
+  simt::RunGrid({dim3(1), dim3(kCols / 8), 0, "RmsNorm"}, [&] { RmsNormKernel<1>({}, args); });
   return std::all_of(std::begin(out), std::end(out), [](Bf16 o) { return ToFloat(o) == 3; });
 }
 
@@ -65,7 +65,7 @@ inline bool RunLogSumExp() {
   const LogitsArgs args = {logits.data(), 1000, 1000, &request, 1};
   SumPart part;
   simt::RunGrid({dim3(1), dim3(kSumThreads), 0, "LogSumExp"},
-                [&] { LogSumExpKernel(args, &part); });
+                [&] { LogSumExpKernel({}, args, &part); });
   return part.max == 0.5f && part.sum == 1000;
 }
 
@@ -79,7 +79,7 @@ inline bool RunTopCandidates() {
   const LogitsArgs args = {logits.data(), kColumns, kColumns, &request, 1};
   std::vector<ScoredColumn> out(kCount);
   simt::RunGrid({dim3(1), dim3(kTopThreads), 0, "TopCandidates"},
-                [&] { TopCandidatesKernel(args, kCount, out.data()); });
+                [&] { TopCandidatesKernel({}, args, kCount, out.data()); });
   for (uint32_t i = 0; i < kCount; ++i) {
     const uint32_t expected = i < 10 ? 100 + 70 * (9 - i) : i - 10;
     if (out[i].column != expected) return false;

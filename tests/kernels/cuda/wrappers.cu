@@ -25,7 +25,7 @@ __device__ __forceinline__ void AddToD(const float (&fragment)[4], float* d) {
 }
 
 template <bool kTransposed>
-__global__ void MmaKernel(const uint16_t* a, const uint16_t* b, float* d) {
+KVERN_KERNEL(kLanes, MmaKernel, const uint16_t* a, const uint16_t* b, float* d) {
   // An array is aligned as its type is, and ldmatrix wants 16 bytes.
   KVERN_SHARED(Vec16, rows_a, 16 * 16 / 8);
   KVERN_SHARED(Vec16, rows_b, 16 * 8 * 2 / 8);
@@ -59,18 +59,18 @@ __global__ void MmaKernel(const uint16_t* a, const uint16_t* b, float* d) {
   AddToD(sums, d);
 }
 
-__global__ void ToBf16Kernel(const float* in, int count, uint16_t* out, uint32_t* packed) {
+KVERN_KERNEL(kLanes, ToBf16Kernel, const float* in, int count, uint16_t* out, uint32_t* packed) {
   for (auto i = static_cast<int>(threadIdx.x); i < count; i += kLanes) {
     out[i] = ToBf16(in[i]).bits;
     if (i % 2 == 0 && i + 1 < count) packed[i / 2] = PackBf16(in[i], in[i + 1]);
   }
 }
 
-__global__ void Exp2Kernel(const float* in, int count, float* out) {
+KVERN_KERNEL(kLanes, Exp2Kernel, const float* in, int count, float* out) {
   for (auto i = static_cast<int>(threadIdx.x); i < count; i += kLanes) out[i] = Exp2(in[i]);
 }
 
-__global__ void CpAsyncKernel(const uint8_t* in, int groups, uint32_t valid, uint8_t* out) {
+KVERN_KERNEL(kLanes, CpAsyncKernel, const uint8_t* in, int groups, uint32_t valid, uint8_t* out) {
   KVERN_SHARED(Vec16, stage_rows, 2 * 512 / 16);
   auto* stages = reinterpret_cast<uint8_t*>(stage_rows);
   const int offset = static_cast<int>(threadIdx.x) * 16;
@@ -89,7 +89,7 @@ __global__ void CpAsyncKernel(const uint8_t* in, int groups, uint32_t valid, uin
   }
 }
 
-__global__ void WarpKernel(uint32_t* out) {
+KVERN_KERNEL(kLanes, WarpKernel, uint32_t* out) {
   const uint32_t lane = threadIdx.x;
   const uint32_t all = 0xffffffffu;
   out[lane] = __shfl_sync(all, lane * 7, 31 - lane);
@@ -100,6 +100,11 @@ __global__ void WarpKernel(uint32_t* out) {
   out[160 + lane] = static_cast<uint32_t>(__all_sync(all, 1) != 0);
   atomicAdd(out + 192, lane + 1);
   atomicMax(out + 193, lane + 1);
+}
+
+template <int kWarps>
+KVERN_KERNEL(32 * kWarps, CountKernel, int* count) {
+  atomicAdd(count, 1);
 }
 
 }  // namespace
@@ -128,6 +133,10 @@ cudaError_t RunCpAsync(const uint8_t* in, int groups, uint32_t valid, uint8_t* o
 
 cudaError_t RunWarp(uint32_t* out, cudaStream_t stream) {
   return Launch("Warp", WarpKernel, kOneWarp, stream, out);
+}
+
+cudaError_t RunCount(unsigned threads, int* count, cudaStream_t stream) {
+  return Launch("Count", CountKernel<kMostCounted / 32>, {dim3(1), dim3(threads)}, stream, count);
 }
 
 }  // namespace kvern::gpu

@@ -31,4 +31,9 @@ cudaError_t RunCpAsync(const uint8_t* in, int groups, uint32_t valid, uint8_t* o
 // 4 any of none, 5 all of all. out[192]: an atomic sum of 1..32, out[193] the atomic maximum.
 cudaError_t RunWarp(uint32_t* out, cudaStream_t stream);
 
+// Adds the number of its threads to *count: one block of `threads`, of a kernel whose blocks may
+// have kMostCounted.
+inline constexpr int kMostCounted = 64;
+cudaError_t RunCount(unsigned threads, int* count, cudaStream_t stream);
+
 }  // namespace kvern::gpu

@@ -162,5 +162,17 @@ TEST_F(WrappersTest, WarpsTalk) {
   EXPECT_EQ(got[193], 32u);
 }
 
+// What the compiler may count on when it hands out registers.
+TEST_F(WrappersTest, NoBlockIsLargerThanTheBoundOfItsKernel) {
+  DeviceArray<int> count(1, 0);
+  ASSERT_EQ(RunCount(kMostCounted, count.get(), nullptr), cudaSuccess);
+  EXPECT_EQ(count.Read(), std::vector<int>{kMostCounted});
+  EXPECT_NE(RunCount(kMostCounted + 1, count.get(), nullptr), cudaSuccess);
+  EXPECT_NE(cudaGetLastError(), cudaSuccess);
+  // It has not run, and no harm is done.
+  ASSERT_EQ(RunCount(1, count.get(), nullptr), cudaSuccess);
+  EXPECT_EQ(count.Read(), std::vector<int>{kMostCounted + 1});
+}
+
 }  // namespace
 }  // namespace kvern::gpu

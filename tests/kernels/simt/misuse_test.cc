@@ -228,6 +228,10 @@ TEST(LaunchShapeTest, LimitsOfAGpu) {
 
 TEST(LaunchShapeTest, LaunchThatAGpuWouldRefuseAborts) {
   EXPECT_DEATH(RunKernel(1, 1025, [] {}), "kernel 'tested' cannot be launched: 1025 threads");
+  LaunchShape shape = {1, dim3(2, 33, 2), 0, "tested"};
+  shape.max_threads = 128;
+  EXPECT_DEATH(RunGrid(shape, [] {}),
+               "cannot be launched: 132 threads in a block of this kernel, at most 128");
   EXPECT_DEATH(RunKernel(1, 1, [] { RunKernel(1, 1, [] {}); }),
                "cannot be launched: launched by a thread of a kernel");
 }

@@ -220,6 +220,12 @@ TEST_F(RuntimeTest, LaunchesHaveLimits) {
   EXPECT_EQ(launch(1, 1025, 0), cudaErrorInvalidConfiguration);
   EXPECT_EQ(launch(0, 32, 0), cudaErrorInvalidConfiguration);
   EXPECT_EQ(launch(dim3(1, 65536), 32, 0), cudaErrorInvalidConfiguration);
+  LaunchShape bounded = {1, dim3(8, 8), 0, "limits"};
+  bounded.max_threads = 63;
+  EXPECT_EQ(EnqueueKernel(stream_, bounded, &stream_, [] {}), cudaErrorInvalidValue);
+  EXPECT_EQ(cudaGetLastError(), cudaErrorInvalidValue);
+  bounded.max_threads = 64;
+  EXPECT_EQ(EnqueueKernel(stream_, bounded, &stream_, [] {}), cudaSuccess);
   EXPECT_EQ(launch(1, 32, (48 << 10) + 1), cudaErrorInvalidValue);
   constexpr auto kAttribute = cudaFuncAttributeMaxDynamicSharedMemorySize;
   EXPECT_EQ(cudaFuncSetAttribute(&stream_, kAttribute, 164 << 10), cudaErrorInvalidValue);
