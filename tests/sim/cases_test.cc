@@ -74,5 +74,17 @@ TEST(Cases, Case05OverloadIsRefusedAndNotServedLate) {
   EXPECT_LE(flood.late * 20, flood.answered);
 }
 
+// Of a request that is sent twice the first may be refused and the second be lined up. When its
+// client's process is gone, the checks must not take it for the head of the queue for ever.
+TEST(Cases, WhatWasAskedTwiceGoesWithItsClient) {
+  SwarmOptions options = Service(3 * kMillisecond);
+  options.sim.router.queue_entries = 4;
+  options.sim.faults[Fault::kRepeatedId] = 50;
+  options.sim.faults[Fault::kClientRestarts] = 100;
+  Ends ends = EndsOf(options);
+  EXPECT_GT(ends.overloaded, 100u);
+  EXPECT_GT(ends.answered, 50u);
+}
+
 }  // namespace
 }  // namespace kvern::sim

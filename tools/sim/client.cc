@@ -40,7 +40,7 @@ bool SimClient::Ask(sim::Ask ask) {
 
 void SimClient::Die(bool lose_tail) {
   alive_ = false;
-  world_->checker().ClientLost(index_, open_, 0);
+  Lose(0);
   world_->Disconnect(peer_, lose_tail);
 }
 
@@ -54,11 +54,17 @@ bool SimClient::Pause(Duration length) {
 bool SimClient::Restart() {
   if (!alive_ || paused_) return false;
   ++incarnation_;
-  world_->checker().ClientLost(index_, open_, SaidIncarnation());
+  Lose(SaidIncarnation());
   open_.clear();
   readers_.clear();
+  twice_.clear();
   Start();
   return true;
+}
+
+void SimClient::Lose(Incarnation heir) {
+  world_->checker().ClientLost(index_, open_, heir);
+  world_->checker().ClientLost(index_, twice_, heir);
 }
 
 void SimClient::OnResume() {
@@ -93,6 +99,7 @@ void SimClient::Read(const RouterToClient& message) {
 }
 
 void SimClient::Close(const RequestId& id) {
+  if (world_->checker().Find(id)->repeated) twice_.push_back(id);
   uint32_t place = world_->checker().Find(id)->place;
   open_[place] = open_.back();
   readers_[place] = readers_.back();

@@ -56,6 +56,8 @@ class SimClient {
     uint64_t told = 0;
   };
 
+  // The process is gone. `heir`: the incarnation of the next one over this connection; 0: none.
+  void Lose(Incarnation heir);
   void Close(const RequestId& id);
   // Tokens have come: its reader takes them, at once or in its time.
   void Wake(const RequestId& id);
@@ -76,6 +78,8 @@ class SimClient {
   uint32_t window_ = 0;  // tokens, as the router said; 0: it wants no credit
   std::vector<RequestId> open_;
   std::vector<Reader> readers_;  // of each of these
+  // Asked for twice, and one of the two has ended: the other may still wait or run.
+  std::vector<RequestId> twice_;
   std::vector<RequestId> ended_;
   std::vector<RouterToClient> unread_;  // while paused
 };
