@@ -188,7 +188,7 @@ class GroupWatcher {
     size_t live = 0;
     for (const GroupStatus& group : status.groups) {
       if (!group.live || group.ranks.empty()) continue;
-      ++live;
+      if (!group.draining) ++live;
       Incarnation& printed = printed_[group.name];
       if (printed == group.ranks[0].group_incarnation) continue;
       printed = group.ranks[0].group_incarnation;

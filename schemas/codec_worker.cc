@@ -114,6 +114,10 @@ Body Put(Builder& builder, const Leave& leave) {
   return wire::CreateLeave(builder, leave.group_incarnation).Union();
 }
 
+Body Put(Builder& builder, const LeaveSoon& leave) {
+  return wire::CreateLeaveSoon(builder, leave.group_incarnation).Union();
+}
+
 void ReadStartup(const wire::Join& wire, Join& join, Checks& checks) {
   const auto* phases = wire.startup();
   if (phases == nullptr || !checks.Count("startup", phases->size(), kMaxStartupPhases)) return;
@@ -232,6 +236,9 @@ bool ReadBody(const wire::WorkerToRouter& root, Checks& checks, Decoded<WorkerTo
       return true;
     case wire::WorkerBody::Leave:
       result.message = Leave{root.body_as_Leave()->group_incarnation()};
+      return true;
+    case wire::WorkerBody::LeaveSoon:
+      result.message = LeaveSoon{root.body_as_LeaveSoon()->group_incarnation()};
       return true;
     case wire::WorkerBody::NONE:
       break;

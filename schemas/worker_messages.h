@@ -116,7 +116,12 @@ struct Leave {
   Incarnation group_incarnation = 0;
   friend bool operator==(const Leave&, const Leave&) = default;
 };
-using WorkerToRouter = std::variant<Join, StepReport, GroupDown, Leave>;
+// Any rank's word that it was told to end: the group is to take nothing new and be drained.
+struct LeaveSoon {
+  Incarnation group_incarnation = 0;
+  friend bool operator==(const LeaveSoon&, const LeaveSoon&) = default;
+};
+using WorkerToRouter = std::variant<Join, StepReport, GroupDown, Leave, LeaveSoon>;
 
 // ---- router -> worker
 

@@ -1,6 +1,7 @@
 // kvern-worker: one rank of a group as a process. Started by kvern-launch, or by Slurm, Kubernetes
 // or ssh. It ends when its group ends: by the router's drain (exit 0), or by any error (exit 1). A
-// SIGTERM ends it at once, as the system does: draining is the router's to order.
+// SIGTERM to any rank asks the router to drain the group; a second one, or one before the group was
+// started, ends the rank at once, as the system does.
 #include <unistd.h>
 
 #include <cstdio>
@@ -16,6 +17,7 @@
 #include "schemas/files/model_name.h"
 #include "worker/comm/local.h"
 #include "worker/comm/shm.h"
+#include "worker/engine/leave_signal.h"
 #include "worker/engine/rank.h"
 #include "worker/engine/rank_link.h"
 #include "worker/engine/rank_options.h"
@@ -151,13 +153,17 @@ absl::Status RunWorker(const WorkerConfig& config, std::unique_ptr<RankLink>& li
     return Internal("the router started incarnation ", start.group_incarnation, ", this is ",
                     join.group_incarnation);
   }
+  // Before, nothing runs that a drain could finish.
+  KVERN_RETURN_IF_ERROR(LeaveSignal::Install());
+  link->PassOnLeaveSignal(start.group_incarnation);
   KVERN_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> comm, Meet(config, meeting, start));
   // A rank that is late by the lease has cost the group its place already; the sooner it is new.
   KVERN_RETURN_IF_ERROR(
       rank->SetCommunicator(std::move(comm), start.comm_id, start.lease_ms * kMillisecond));
   Log(LogLevel::kInfo, "rank_started",
       {{"group", config.group}, {"rank", config.place.rank}, {"kv_blocks", start.kv_blocks}});
-  return rank->Run(start, config.place.rank == 0 ? link.get() : nullptr);
+  return rank->Run(start, config.place.rank == 0 ? link.get() : nullptr,
+                   [&] { link->SayIfToldToLeave(); });
 }
 
 int Main(int argc, char** argv) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
 #include "cluster/base/check.h"
 
 namespace kvern {
@@ -11,6 +12,8 @@ namespace {
 
 // Hearing that the group is given up and ending takes a rank no longer than its step, as a rule.
 constexpr Duration kEndGrace = 2 * kSecond;
+// From the first rank that leaves to the last: a GPU's memory takes a while to be given back.
+constexpr Duration kLeaveGrace = 5 * kSecond;
 
 }  // namespace
 
@@ -28,6 +31,7 @@ absl::Status Group::Start(const LaunchConfig& config, const std::string& worker_
   incarnation_ = incarnation;
   started_ = now;
   hung_at_ = kTimeMax;
+  leaves_ = false;
   ranks_.clear();
   for (int64_t rank = 0; rank < config.tp; ++rank) {
     absl::StatusOr<ChildProcess> child = ChildProcess::Spawn(
@@ -55,23 +59,32 @@ void Group::GiveUp(std::string reason, Time now) {
   KVERN_CHECK(state_ == State::kRunning) << name_;
   if (hung_at_ != kTimeMax) return;
   hung_at_ = now + kEndGrace;
-  given_up_ = std::move(reason);
+  hung_reason_ = std::move(reason);
 }
 
 const std::string& Group::KillHung() {
   KVERN_CHECK(state_ == State::kRunning && hung_at_ != kTimeMax) << name_;
   state_ = State::kDying;
-  first_dead_ = 0;
+  auto runs = [](const Rank& rank) { return rank.process.running(); };
+  auto hung = std::ranges::find_if(ranks_, runs);
+  first_dead_ = hung == ranks_.end() ? 0 : static_cast<size_t>(hung - ranks_.begin());
   Kill();
-  return given_up_;
+  return hung_reason_;
 }
 
-std::optional<GroupDeath> Group::Reap(bool may_leave) {
+std::optional<GroupDeath> Group::Reap(bool comes_back, Time now) {
   std::optional<GroupDeath> death;
   for (size_t i = 0; i < ranks_.size(); ++i) {
     Rank& rank = ranks_[i];
     if (!rank.process.running() || !rank.process.Reap()) continue;
-    if (state_ != State::kRunning || (may_leave && rank.process.exit()->Clean())) continue;
+    if (state_ != State::kRunning) continue;
+    if (rank.process.exit()->Clean()) {
+      if (!comes_back || hung_at_ != kTimeMax) continue;
+      leaves_ = true;
+      hung_at_ = now + kLeaveGrace;
+      hung_reason_ = absl::StrCat("rank ", i, " left, others did not");
+      continue;
+    }
     state_ = State::kDying;
     first_dead_ = i;
     death = DeathOf(i);
@@ -102,10 +115,18 @@ GroupDeath Group::Bury(Time now) {
   }
   GroupDeath death = DeathOf(culprit);
   // Only hung ranks leave nobody but us as the culprit.
-  if (ranks_[culprit].killed_by_us) death.reason = "the router gave it up: " + given_up_;
+  if (ranks_[culprit].killed_by_us) {
+    death.reason = (leaves_ ? "" : "the router gave it up: ") + hung_reason_;
+  }
   state_ = State::kWaiting;
   start_at_ = policy_.NextStart(started_, now);
   return death;
+}
+
+void Group::Return(Time now) {
+  KVERN_CHECK(AllGone() && state_ == State::kRunning) << name_;
+  state_ = State::kWaiting;
+  start_at_ = now + RestartPolicy::kFirstBackoff;
 }
 
 }  // namespace kvern

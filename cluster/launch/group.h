@@ -74,15 +74,17 @@ class Group {
   // The router has given this start up. Ranks that hear of it end by themselves, with their own
   // words; those that hang do not. REQUIRES: running.
   void GiveUp(std::string reason, Time now);
-  // When a group that was given up counts as hung; kTimeMax: it was not.
+  // When a group that was given up, or whose ranks leave, counts as hung; kTimeMax: neither.
   Time hung_at() const { return state_ == State::kRunning ? hung_at_ : kTimeMax; }
-  // From hung_at on: the group's death begins. REQUIRES: given up. Returns why it was.
+  // From hung_at on: the group's death begins. REQUIRES: hung_at is set. Returns why it should have
+  // ended.
   const std::string& KillHung();
 
-  // Collects ranks that ended. With `may_leave`, a clean exit is a leave; any other exit is the
-  // group's death. Returns the death at the moment it begins, when all other ranks have just been
-  // killed.
-  std::optional<GroupDeath> Reap(bool may_leave);
+  // Collects ranks that ended. A clean exit is a leave: the router had the group drained, and the
+  // other ranks leave too; with `comes_back` they count as hung if they take long. Any other exit
+  // is the group's death. Returns the death at the moment it begins, when all other ranks have just
+  // been killed.
+  std::optional<GroupDeath> Reap(bool comes_back, Time now);
 
   // True once every rank has ended and what it said was read.
   bool AllGone() const;
@@ -92,6 +94,9 @@ class Group {
   GroupDeath Bury(Time now);
   // REQUIRES: AllGone. The group is not started again.
   void Leave() { state_ = State::kLeft; }
+  // REQUIRES: AllGone, running: all ranks have left. The group waits for its next start, which is
+  // soon: to leave is not to die.
+  void Return(Time now);
 
  private:
   GroupDeath DeathOf(size_t rank) const;
@@ -105,7 +110,8 @@ class Group {
   Time start_at_ = 0;
   size_t first_dead_ = 0;
   Time hung_at_ = kTimeMax;
-  std::string given_up_;  // why
+  bool leaves_ = false;      // hung_at_ is set because a rank has left
+  std::string hung_reason_;  // why it should have ended by hung_at_
   RestartPolicy policy_;
 };
 

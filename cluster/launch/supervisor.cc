@@ -196,7 +196,7 @@ void Supervisor::StartGroups() {
     if (!ready_) return Fail(group.name(), std::string(started.message()));
     Say(LogLevel::kError, "group_not_started",
         {{"group", group.name()}, {"reason", ToStd(started.message())}});
-    SayRestart(group);
+    SayRestart(group, "died");
   }
 }
 
@@ -210,7 +210,7 @@ void Supervisor::OnGroup(Group& group) {
   };
   read_all();
   KillHung(group);
-  std::optional<GroupDeath> death = group.Reap(phase_ == Phase::kDraining);
+  std::optional<GroupDeath> death = group.Reap(phase_ == Phase::kServing, MonotonicNow());
   read_all();  // What a rank said between the first reading and its end.
   if (death.has_value() && phase_ != Phase::kEnding) OnGroupDeath(group, *death);
   if (group.AllGone()) OnGroupGone(group);
@@ -256,6 +256,10 @@ bool Supervisor::LeftBehind(const GroupDeath& death) const {
 }
 
 void Supervisor::OnGroupGone(Group& group) {
+  if (phase_ == Phase::kServing && group.state() == Group::State::kRunning) {
+    group.Return(MonotonicNow());
+    return SayRestart(group, "left");
+  }
   if (phase_ == Phase::kEnding || group.state() == Group::State::kRunning) return group.Leave();
   GroupDeath death = group.Bury(MonotonicNow());
   std::string where = absl::StrCat(group.name(), " rank ", death.rank);
@@ -269,12 +273,13 @@ void Supervisor::OnGroupGone(Group& group) {
     return Fail(where, death.reason, death.exit.code == kUsageExit ? kUsageExit : 1);
   }
   if (!ready_ && group.quick_deaths() >= kMaxFirstDeaths) return Fail(where, death.reason);
-  SayRestart(group);
+  SayRestart(group, "died");
 }
 
-void Supervisor::SayRestart(const Group& group) {
+void Supervisor::SayRestart(const Group& group, std::string_view after) {
   Say(LogLevel::kInfo, "group_restarts",
       {{"group", group.name()},
+       {"after", after},
        {"in_ms", (group.start_at() - MonotonicNow()) / kMillisecond},
        {"quick_deaths", group.quick_deaths()}});
 }

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cluster/base/log.h"
@@ -47,7 +48,7 @@ class Supervisor {
   void KillHung(Group& group);
   void OnGroupDeath(Group& group, const GroupDeath& death);
   void OnGroupGone(Group& group);
-  void SayRestart(const Group& group);
+  void SayRestart(const Group& group, std::string_view after);
   bool EndsLaunch(const GroupDeath& death) const;
   bool LeftBehind(const GroupDeath& death) const;
   void StartGroups();

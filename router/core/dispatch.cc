@@ -141,14 +141,34 @@ void RouterImpl::DispatchTo(Group& group, Request& request) {
   NoteLoad(group);
 }
 
+void RouterImpl::EndHopeless() {
+  if (!draining_ || queue_.empty()) return;
+  for (size_t i = 0; i < groups_.size(); ++i) {
+    if (groups_.at(i).open()) return;
+  }
+  std::vector<Request*> waiting;
+  queue_.ForEach([&](Request& request) { waiting.push_back(&request); });
+  for (Request* request : waiting) {
+    Refusal refusal{ErrorCode::kUnavailable, "the router is draining, and no group is left", {}};
+    refusal.details.retry_after_ms = Jittered(kSecond);
+    Fail(*request, std::move(refusal));
+  }
+}
+
 void RouterImpl::DrainGroups() {
+  bool all = draining_ && queue_.entries() == 0;
+  if (!all && !drain_due_) return;
+  drain_due_ = false;
   for (size_t i = 0; i < groups_.size(); ++i) {
     Group& group = groups_.at(i);
+    if (!group.live() || group.drain_sent || !(all || group.draining)) continue;
     // Not in the message that brings work: whether it is still taken must not hang on an order.
-    bool brings_work = !group.pending.dispatches.empty();
-    if (!group.live() || group.drain_sent || brings_work) continue;
+    if (!group.pending.dispatches.empty()) {
+      drain_due_ = true;
+      continue;
+    }
     group.pending.drain = true;
-    group.drain_sent = true;
+    group.draining = group.drain_sent = true;
     groups_.NotePending(group);
     NoteLoad(group);
   }

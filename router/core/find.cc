@@ -66,7 +66,7 @@ absl::StatusOr<RequestStatus> RouterImpl::Find(const RequestId& id) {
   status.needed_blocks = request.need.tokens_pool();
   for (size_t i = 0; i < groups_.size(); ++i) {
     Group& group = groups_.at(i);
-    if (!group.live()) continue;
+    if (!group.open()) continue;
     uint64_t free = group.ledger->total().tokens_pool() - ReservedBlocks(group).tokens_pool();
     status.free_blocks = std::max(status.free_blocks, free);
   }

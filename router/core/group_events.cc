@@ -123,7 +123,7 @@ void RouterImpl::StartGroup(Group& group) {
   group.pending_bytes = 0;
   group.next_sequence = 1;
   group.acked = 0;
-  group.drain_sent = false;
+  group.draining = group.drain_sent = false;
   group.report = StepReport{};
   group.drift = 0;
   group.unanswered.short_prompt = group.ranks[0].max_batch_tokens / kShortPromptShare;
@@ -149,21 +149,54 @@ void RouterImpl::StartGroup(Group& group) {
 
 void RouterImpl::OnGroupDown(const GroupDown& message) {
   Group* group = groups_.FindByName(message.group);
-  if (group == nullptr || group->incarnation != message.group_incarnation) return;
+  if (group == nullptr || group->incarnation != message.group_incarnation) {
+    ++counters_.stale_group_messages;
+    return;
+  }
   LoseGroup(*group, message.reason, /*tell=*/false);
 }
 
-void RouterImpl::OnLeave(PeerId peer, const Leave& message) {
+Group* RouterImpl::GroupThatSaid(PeerId peer, Incarnation incarnation) {
   Group* group = groups_.FindByPeer(peer);
-  if (group == nullptr || !group->complete() || group->peers[0] != peer ||
-      group->incarnation != message.group_incarnation) {
+  if (group != nullptr && group->complete() && group->incarnation == incarnation) return group;
+  ++counters_.stale_group_messages;
+  return nullptr;
+}
+
+void RouterImpl::OnLeave(PeerId peer, const Leave& message) {
+  Group* group = GroupThatSaid(peer, message.group_incarnation);
+  if (group == nullptr) return;
+  if (group->peers[0] != peer) {
+    ++counters_.stale_group_messages;
     return;
   }
   EndStreams(*group, "left");
   AddNote(false, "group_left", {{"group", group->name}});
-  SetGroupTimer(*group, kTimeMax);
-  groups_.Remove(*group);
-  RecheckQueue();
+  // One that was told to end by whoever watches over it is started again, as a rule.
+  bool may_return = group->draining && !draining_;
+  if (!may_return) {
+    SetGroupTimer(*group, kTimeMax);
+    groups_.Remove(*group);
+    return RecheckQueue();
+  }
+  groups_.UnmapPeers(*group);
+  group->state = GroupState::kLost;
+  NoteLoad(*group);
+  SetGroupTimer(*group, now_ + config_.group_memory);
+}
+
+void RouterImpl::OnLeaveSoon(PeerId peer, const LeaveSoon& message) {
+  Group* group = GroupThatSaid(peer, message.group_incarnation);
+  if (group == nullptr || group->draining) return;  // each of its ranks may say so
+  group->draining = true;
+  drain_due_ = true;
+  drain_.taken = false;
+  NoteLoad(*group);
+  auto rank = std::ranges::find(group->peers, peer) - group->peers.begin();
+  AddNote(false, "group_draining",
+          {{"group", group->name},
+           {"rank", absl::StrCat(rank)},
+           {"running", absl::StrCat(group->running.size())}});
 }
 
 void RouterImpl::OnGroupTimer(const Timer& timer) {

@@ -26,7 +26,7 @@ enum class GroupState : uint8_t {
   kStarting,  // all were told to start; the leader's first report is awaited
   kLive,      // takes dispatches
   kRefused,   // this incarnation's ranks differ, or do not suit the router
-  kLost,      // dead until another incarnation joins
+  kLost,      // dead, or gone for the moment, until another incarnation joins
 };
 
 // Prompts that a group was sent and that have no first token yet.
@@ -110,7 +110,8 @@ struct Group {
   uint64_t pending_bytes = 0;  // of its dispatches
   uint64_t next_sequence = 1;  // of `pending`
   uint64_t acked = 0;
-  bool drain_sent = false;
+  bool draining = false;    // takes nothing new, finishes what runs and leaves
+  bool drain_sent = false;  // its leader was told so
   Time last_report = 0;
   Time timer_at = kTimeMax;  // of its entry in Timers: what is due depends on the state
   StepReport report;         // the last, without runs and nacks
@@ -127,7 +128,7 @@ struct Group {
   Breaker breaker;  // over incarnations: that is when it matters
 
   bool live() const { return state == GroupState::kLive; }
-  bool open() const { return live() && !drain_sent; }  // for new work
+  bool open() const { return live() && !draining; }  // for new work
   // No peer of it is known; only its name, its size and why.
   bool dead() const { return state == GroupState::kRefused || state == GroupState::kLost; }
   bool complete() const { return live() || state == GroupState::kStarting; }

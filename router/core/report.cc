@@ -51,6 +51,7 @@ void RouterImpl::OnReport(PeerId peer, StepReport report) {
     dispatch_due_ = true;
     group->state = GroupState::kLive;
     SetGroupTimer(*group, now_ + config_.group_lease);
+    drain_due_ = drain_due_ || group->draining;  // told to leave before it was live
     AddNote(false, "group_live", {{"group", group->name}});
   }
   Acknowledge(*group, report.acked_command);

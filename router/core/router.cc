@@ -38,7 +38,8 @@ void RouterImpl::Flush(Time now, RouterEffects& effects) {
   RunTimers();  // here, not in Step: what waited in the sockets counts before anyone is called
                 // silent
   DispatchWaiting();
-  if (draining_ && queue_.entries() == 0) DrainGroups();
+  EndHopeless();
+  DrainGroups();
   FlushCommands();
   for (PeerId peer : clients_.TakeDirty()) {
     if (Client* client = clients_.Find(peer)) FlushDeltas(*client);
@@ -106,8 +107,10 @@ void RouterImpl::On(WorkerSaid& event) {
     OnReport(event.worker, std::move(*report));
   } else if (auto* down = std::get_if<GroupDown>(&event.message)) {
     OnGroupDown(*down);
+  } else if (auto* leave = std::get_if<Leave>(&event.message)) {
+    OnLeave(event.worker, *leave);
   } else {
-    OnLeave(event.worker, std::get<Leave>(event.message));
+    OnLeaveSoon(event.worker, std::get<LeaveSoon>(event.message));
   }
 }
 
@@ -147,10 +150,15 @@ void RouterImpl::OnRequestTimer(const Timer& timer) {
                           absl::StrCat("it took nothing for ", idle / kMillisecond, " ms"));
   }
   bool any_live = false;
-  for (size_t i = 0; i < groups_.size(); ++i) any_live = any_live || groups_.at(i).live();
+  bool any_open = false;
+  for (size_t i = 0; i < groups_.size(); ++i) {
+    any_live = any_live || groups_.at(i).live();
+    any_open = any_open || groups_.at(i).open();
+  }
   const char* state = request.phase == Phase::kRunning  ? "running"
                       : request.phase == Phase::kUnread ? "unread"
-                      : any_live                        ? "waiting"
+                      : any_open                        ? "waiting"
+                      : any_live                        ? "waiting and every live group is draining"
                                                         : "waiting and no group is live";
   Fail(request,
        {ErrorCode::kDeadlineExceeded,

@@ -153,6 +153,7 @@ struct GroupStatus {
   std::string name;
   std::string model;
   bool live = false;  // all ranks joined and its leader has reported since; only then it gets work
+  bool draining = false;  // live, but gets nothing new: it finishes what runs and leaves
   uint64_t total_blocks = 0;
   // Worst cases of the guaranteed requests and the expected peak of the others, by the router's
   // ledger.
@@ -178,6 +179,8 @@ struct RouterCounters {
   uint64_t generated_tokens = 0;
   std::vector<uint64_t> errors;  // by ErrorCode
   uint64_t stale_runs = 0;       // token runs dropped by epoch or position
+  // Words of a group's end that were ignored: of another start of it, or of a stranger.
+  uint64_t stale_group_messages = 0;
   uint64_t lost_groups = 0;
   uint64_t slow_readers = 0;                   // streams cancelled because they were not read
   std::vector<double> cancel_to_free_seconds;  // since the last snapshot; bounded

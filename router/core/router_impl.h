@@ -167,6 +167,9 @@ class RouterImpl {
   // Dispatches a small request that fits past a head that does not.
   bool Backfill(Request& head);
   void DispatchTo(Group& group, Request& request);
+  // Ends what waits when the router drains and no group takes work: none may join any more.
+  void EndHopeless();
+  // Tells the leaders of those that are to leave: all, when the router drains and nothing waits.
   void DrainGroups();
   void FlushCommands();
   void SendCommands(Group& group);
@@ -197,7 +200,10 @@ class RouterImpl {
   void RefusePeer(PeerId peer, std::string reason);
   void StartGroup(Group& group);
   void OnGroupDown(const GroupDown& message);
+  // The group whose start `peer` is a rank of. Null, and counted: another start, or a stranger.
+  Group* GroupThatSaid(PeerId peer, Incarnation incarnation);
   void OnLeave(PeerId peer, const Leave& message);
+  void OnLeaveSoon(PeerId peer, const LeaveSoon& message);
   void OnGroupTimer(const Timer& timer);
   void SetGroupTimer(Group& group, Time at);
   void ForgetGroup(Group& group);
@@ -281,6 +287,7 @@ class RouterImpl {
   std::vector<Request*> paused_;   // have deltas kept for them
   uint64_t kept_bytes_ = 0;        // of all clients
   bool draining_ = false;
+  bool drain_due_ = false;  // a group is to leave whose leader may not have been told
   RouterCounters counters_;
 
   // Of the call in progress.

@@ -15,6 +15,7 @@ GroupStatus RouterImpl::StatusOf(Group& group, Time now) const {
   if (group.state == GroupState::kJoining) status.absent_ranks = group.AbsentRanks();
   if (!group.live()) return status;
   status.model = group.ranks[0].model;
+  status.draining = group.draining;
   status.total_blocks = group.ledger->total().tokens_pool();
   status.reserved_blocks = ReservedBlocks(group).tokens_pool();
   status.worst_case_blocks = group.ledger->worst_case().tokens_pool();
@@ -55,7 +56,7 @@ CapacityReply RouterImpl::Capacity() {
   CapacityReply reply;
   for (size_t i = 0; i < groups_.size(); ++i) {
     Group& group = groups_.at(i);
-    if (!group.live()) continue;
+    if (!group.open()) continue;
     GroupCapacity capacity;
     capacity.id = group.name;
     capacity.model = group.ranks[0].model;

@@ -16,14 +16,19 @@ void AddGroup(MetricsText& page, const GroupStatus& group) {
   blocks("total", group.total_blocks);
   blocks("reserved", group.reserved_blocks);
   blocks("used", group.used_blocks);
-  blocks("free", group.total_blocks - group.reserved_blocks);
+  // What a group that drains gives back is nobody's to have.
+  blocks("free", group.draining ? 0 : group.total_blocks - group.reserved_blocks);
 }
 
 void AddGroups(MetricsText& page, const RouterStatus& status) {
   for (const GroupStatus& group : status.groups) AddGroup(page, group);
   for (const GroupStatus& group : status.groups) {
     page.Gauge("kvern_group_live", "1 if the group takes requests.", {{"group", group.name}},
-               group.live ? 1 : 0);
+               group.live && !group.draining ? 1 : 0);
+  }
+  for (const GroupStatus& group : status.groups) {
+    page.Gauge("kvern_group_draining", "1 if the group only finishes what it runs, then leaves.",
+               {{"group", group.name}}, group.draining ? 1 : 0);
   }
   for (const GroupStatus& group : status.groups) {
     page.Gauge("kvern_kv_ledger_drift_blocks",
@@ -81,6 +86,9 @@ void AddRequests(MetricsText& page, const RouterCounters& counters) {
   });
   page.Counter("kvern_stale_runs_total", "Token runs dropped for their epoch or position.", {},
                static_cast<double>(counters.stale_runs));
+  page.Counter("kvern_stale_group_messages_total",
+               "Words of a group's end that were of another start of it, or of a stranger.", {},
+               static_cast<double>(counters.stale_group_messages));
   page.Counter("kvern_slow_readers_total", "Streams cancelled because nobody read them.", {},
                static_cast<double>(counters.slow_readers));
   page.Counter("kvern_lost_groups_total", "Groups that died or broke the protocol.", {},

@@ -25,7 +25,9 @@ double Milliseconds(Duration duration) { return static_cast<double>(duration) / 
 
 StatusPage Ready(const StatusSnapshot& snapshot) {
   size_t live = 0;
-  for (const GroupStatus& group : snapshot.status.groups) live += group.live ? 1 : 0;
+  for (const GroupStatus& group : snapshot.status.groups) {
+    live += group.live && !group.draining ? 1 : 0;
+  }
   bool ready = live > 0 && !snapshot.status.draining;
   return {ready ? 200 : 503, "application/json",
           Dump({{"ready", ready}, {"live_groups", live}, {"draining", snapshot.status.draining}})};
@@ -41,6 +43,7 @@ StatusPage Progress(const StatusSnapshot& snapshot) {
     groups.push_back({{"id", group.name},
                       {"live", group.live},
                       {"absent_ranks", group.absent_ranks},
+                      {"draining", group.draining},
                       {"running", group.running},
                       {"report_age_ms", Milliseconds(group.report_age)},
                       {"ranks", ranks}});

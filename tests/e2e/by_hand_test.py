@@ -107,6 +107,22 @@ class ByHandTest(ServiceTest):
     def test_killed_rank_1_ends_the_leader(self):
         self.check_killed(1)
 
+    def test_sigterm_to_rank_1_is_the_end_of_its_group_alone(self):
+        ranks = self.pair()
+        self.wait_ready(ranks)
+        before = self.answer()
+        ranks[1].signal(signal.SIGTERM)
+        self.assertEqual([rank.wait() for rank in ranks], [0, 0], [rank.stderr for rank in ranks])
+        self.pair()
+        wait_for(lambda: self.router.stderr.count("group pair: 2 ranks") == 2, "the group is new")
+        self.assertEqual(self.answer(), before)
+
+    def test_sigterm_before_the_start_is_a_ranks_end(self):
+        rank = self.rank("--world", 2, "--group", "pair", "--rank", 0)
+        wait_for(lambda: self.groups() == ["pair"], "rank 0 has joined")
+        rank.signal(signal.SIGTERM)
+        self.assertEqual(rank.wait(), -signal.SIGTERM)
+
     def groups(self):
         with urllib.request.urlopen(f"http://{self.addresses['status']}/health/progress",
                                     timeout=30) as reply:

@@ -225,6 +225,27 @@ TEST(CodecHostileTest, UnknownKindsAreRefused) {
   }
 }
 
+TEST(CodecHostileTest, KindsOfWorkersHaveBodiesAndNoOthersAreKnown) {
+  auto decode = [](uint8_t kind, bool with_body) {
+    flatbuffers::FlatBufferBuilder builder;
+    flatbuffers::Offset<void> body = 0;
+    if (with_body) body = wire::CreateLeaveSoon(builder, 9).Union();
+    builder.Finish(
+        wire::CreateWorkerToRouter(builder, 1, 5, static_cast<wire::WorkerBody>(kind), body),
+        "KVWR");
+    return DecodeWorkerToRouter(
+        AsBytes({reinterpret_cast<const char*>(builder.GetBufferPointer()), builder.GetSize()}));
+  };
+  constexpr auto kLast = static_cast<uint8_t>(wire::WorkerBody::MAX);
+  for (uint8_t kind = 1; kind <= kLast; ++kind) {
+    EXPECT_EQ(decode(kind, false).failure, DecodeFailure::kMalformed) << int{kind};
+  }
+  EXPECT_EQ(decode(kLast + 1, true).failure, DecodeFailure::kUnknownKind);
+  Decoded<WorkerToRouter> leave = decode(static_cast<uint8_t>(wire::WorkerBody::LeaveSoon), true);
+  ASSERT_TRUE(leave.ok()) << leave.error;
+  EXPECT_EQ(std::get<LeaveSoon>(leave.message).group_incarnation, 9u);
+}
+
 TEST(CodecHostileTest, AMissingBodyIsMalformed) {
   for (uint8_t kind = 1; kind <= 6; ++kind) {
     flatbuffers::FlatBufferBuilder builder;

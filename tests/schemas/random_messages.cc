@@ -299,13 +299,15 @@ RouterToClient RandomRouterToClient(Rng& rng) {
 }
 
 WorkerToRouter RandomWorkerToRouter(Rng& rng) {
-  switch (rng.Below(5)) {
+  switch (rng.Below(6)) {
     case 0:
       return RandomJoin(rng);
     case 1:
       return GroupDown{Text(rng, 30), rng.Next(), Text(rng, 300)};
     case 2:
       return Leave{rng.Next()};
+    case 3:
+      return LeaveSoon{rng.Next()};
     default:
       return Report(rng);
   }

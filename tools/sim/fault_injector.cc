@@ -46,7 +46,8 @@ void FaultInjector::Happen(Fault fault) {
   if (fault == Fault::kRackKilled) {
     happened = KillAll();
   } else if (fault <= Fault::kGroupSlow || fault == Fault::kReportLies ||
-             fault == Fault::kReportRepeated || fault == Fault::kDispatchRefused) {
+             fault == Fault::kReportRepeated || fault == Fault::kDispatchRefused ||
+             fault == Fault::kGroupLeaves) {
     happened = HappenToGroup(fault, group);
   } else if (fault <= Fault::kRankOutlives) {
     happened = HappenToStart(fault, group);
@@ -89,6 +90,8 @@ bool FaultInjector::HappenToGroup(Fault fault, SimGroup& group) {
       return group.Pause(lease + rng_->Between(1, 2 * lease));
     case Fault::kGroupSlow:
       return group.SlowDown(kSlowness, world_->now() + Milliseconds(100, 5000));
+    case Fault::kGroupLeaves:
+      return OneLeaves(group);
     case Fault::kReportLies:
       return group.LieOnce();
     case Fault::kDispatchRefused:
@@ -96,6 +99,17 @@ bool FaultInjector::HappenToGroup(Fault fault, SimGroup& group) {
     default:
       return group.RepeatOnce();
   }
+}
+
+// Whoever drains a group takes one that serves.
+bool FaultInjector::OneLeaves(SimGroup& first) {
+  uint64_t draw = rng_->Next();
+  Duration restart_after = Milliseconds(1, 2000);
+  if (first.LeaveSoon(draw, restart_after)) return true;
+  for (auto& group : targets_->all_groups()) {
+    if (group->LeaveSoon(draw, restart_after)) return true;
+  }
+  return false;
 }
 
 bool FaultInjector::HappenToStart(Fault fault, SimGroup& group) {

@@ -43,6 +43,7 @@ class FaultInjector {
 
  private:
   bool HappenToGroup(Fault fault, SimGroup& group);
+  bool OneLeaves(SimGroup& first);
   bool HappenToStart(Fault fault, SimGroup& group);
   bool HappenToLink(Fault fault, SimGroup& group);
   bool HappenToClient(Fault fault, size_t slot);

@@ -30,6 +30,7 @@ enum class Fault : uint8_t {
   kReportLies,       // a report that breaks the protocol
   kReportRepeated,   // a report arrives twice
   kDispatchRefused,  // the worker refuses a few of what it is sent
+  kGroupLeaves,      // a rank or all are told to end: it is drained, and comes back
   // ---- connections; at random times
   kGroupReset,        // broken and made anew: what was under way is lost
   kGroupPartitioned,  // nothing arrives for a while, in both directions

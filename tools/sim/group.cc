@@ -112,14 +112,27 @@ kvern::Join SimGroup::MakeJoin(uint32_t rank, Incarnation incarnation) {
 bool SimGroup::Kill(const Death& death) {
   if (!up_) return false;
   ++faults_;
+  End();
+  for (PeerId peer : peers_) world_->Disconnect(peer, death.lose_tail);
+  next_start_ = death.next_start;
+  deaths_to_come_ = death.deaths_to_come;
+  if (death.told) {
+    world_->ToRouter(launcher_, WorkerSaid{0, GroupDown{name_, incarnation_, "killed"}});
+  }
+  world_->Schedule(world_->now() + death.restart_after, EventKind::kGroupStarts, index_, life_);
+  return true;
+}
+
+void SimGroup::End() {
   // Of two lives ago, a join is nothing that the router could tell from a newer one.
   if (world_->now() <= late_until_) ++faults_;
   up_ = false;
   paused_ = doomed_ = lie_ = repeat_ = false;
   refuse_ = 0;
+  returns_after_.reset();
   slowness_ = 1;
-  next_start_ = death.next_start;
-  deaths_to_come_ = death.deaths_to_come;
+  next_start_ = NextStart::kWell;
+  deaths_to_come_ = 0;
   ++life_;
   scheduler_.reset();
   executor_ = FakeExecutor(world_->options().model);
@@ -130,12 +143,35 @@ bool SimGroup::Kill(const Death& death) {
   acked_ = step_id_ = preemptions_ = recomputed_tokens_ = 0;
   by_seed_ = {};
   sent_ = {};
-  for (PeerId peer : peers_) world_->Disconnect(peer, death.lose_tail);
-  if (death.told) {
-    world_->ToRouter(launcher_, WorkerSaid{0, GroupDown{name_, incarnation_, "killed"}});
+}
+
+bool SimGroup::LeaveSoon(uint64_t draw, Duration restart_after) {
+  if (!up_ || paused_ || doomed_ || scheduler_ == nullptr) return false;
+  doomed_ = true;
+  returns_after_ = restart_after;
+  size_t told = draw / 2 % peers_.size();
+  for (size_t rank = 0; rank < peers_.size(); ++rank) {
+    if (draw % 2 == 0 && rank != told) continue;
+    world_->ToRouter(peers_[rank], WorkerSaid{peers_[rank], kvern::LeaveSoon{incarnation_}});
   }
-  world_->Schedule(world_->now() + death.restart_after, EventKind::kGroupStarts, index_, life_);
   return true;
+}
+
+void SimGroup::Leave() {
+  world_->ToRouter(peers_[0], WorkerSaid{peers_[0], kvern::Leave{incarnation_}});
+  if (!returns_after_) {
+    up_ = false;
+    left_ = true;
+    ++faults_;  // what is under way to its other ranks finds nobody
+    // A process that exits in order sends its last words.
+    for (PeerId gone : peers_) world_->Disconnect(gone, /*lose_tail=*/false);
+    return;
+  }
+  const SimOptions& options = world_->options();
+  Time start = world_->now() + options.max_delay + options.router_turn + *returns_after_;
+  // Its connections stand until its last words have arrived; then nobody speaks to it any more.
+  End();
+  world_->Schedule(start, EventKind::kGroupStarts, index_, life_);
 }
 
 bool SimGroup::Reset() {
@@ -226,15 +262,7 @@ void SimGroup::DoTurn() {
   }
   if (scheduler_ == nullptr) return;
   if (report_due_) Report();
-  if (draining_ && scheduler_->idle()) {
-    world_->ToRouter(peers_[0], WorkerSaid{peers_[0], Leave{incarnation_}});
-    up_ = false;
-    left_ = true;
-    ++faults_;  // what is under way to its other ranks finds nobody
-    // A process that exits in order sends its last words.
-    for (PeerId gone : peers_) world_->Disconnect(gone, /*lose_tail=*/false);
-    return;
-  }
+  if (draining_ && scheduler_->idle()) return Leave();
   PlanAhead();
 }
 

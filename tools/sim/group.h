@@ -77,6 +77,9 @@ class SimGroup {
   bool RepeatOnce();
   // The connections break and are made anew; the ranks notice after a moment, and end.
   bool Reset();
+  // A rank, drawn by `draw`, or all are told to end; it leaves when it is drained. It is started
+  // again that long after its last words can have arrived.
+  bool LeaveSoon(uint64_t draw, Duration restart_after);
   // Something outside happened to it that may cost the router's trust.
   void CountFault() { ++faults_; }
 
@@ -126,6 +129,9 @@ class SimGroup {
   void EndStep();
   void Report();
   void DieAfter(Duration delay);
+  // Every process is gone.
+  void End();
+  void Leave();
   void SpoilReport(StepReport& report);
   void SpeakForOthers(StepReport& report);
   void Join(uint32_t rank);
@@ -147,7 +153,8 @@ class SimGroup {
   uint32_t refuse_ = 0;  // dispatches
   std::optional<StepReport> lie_told_;
   uint64_t faults_ = 0;
-  uint64_t life_ = 0;  // counts starts and deaths
+  std::optional<Duration> returns_after_;  // it was told to leave
+  uint64_t life_ = 0;                      // counts starts and deaths
   Incarnation incarnation_ = 0;
   Incarnation former_ = 0;  // of the life before
   Time late_until_ = 0;     // a late join of that life may be under way

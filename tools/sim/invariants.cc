@@ -25,7 +25,7 @@ void Simulation::CheckCheaply(const RouterEffects& effects) {
   checker_.TurnOver();
   NoteLinedUp(effects);
   watch_.Hear(effects);
-  CheckNotes(effects.notes);
+  CheckNotes(effects);
   watch_.TurnOver(effects);
   for (const RequestId& id : checker_.TakeLost()) checker_.Ended(*checker_.Find(id));
   if (front_end_->NextDeadline() <= now()) Violate("S7: a timer is due after Flush");
@@ -74,6 +74,10 @@ void Simulation::CheckCommands(const ToWorker& to) {
     Sent& sent = sent_[owner];
     sent_at_ = queue_.executed();
     if (sent.event != queue_.executed()) sent = {queue_.executed(), {}};
+    if (!commands->dispatches.empty() &&
+        commands->group_incarnation == leaving_[network_.At(to.worker).owner]) {
+      Violate(absl::StrCat("S13: ", group.name(), " got work, it was told to leave"));
+    }
     for (const Dispatch& dispatch : commands->dispatches) {
       checker_.Dispatched(now(), dispatch, owner, group.kv_blocks());
       breaker_.Started(now(), owner, dispatch.request_id);
@@ -82,8 +86,20 @@ void Simulation::CheckCommands(const ToWorker& to) {
   }
 }
 
-void Simulation::CheckNotes(const std::vector<Note>& notes) {
-  for (const Note& note : notes) {
+void Simulation::CheckLeave(const std::string& name, const RouterEffects& effects) {
+  for (const ToClient& to : effects.to_clients) {
+    const auto* error = std::get_if<RequestError>(&to.message);
+    if (error == nullptr || error->code != ErrorCode::kUnavailable) continue;
+    const Record* record = checker_.Find(error->request_id);
+    if (record == nullptr || !record->dispatched) continue;
+    if (groups_[record->group]->name() != name) continue;
+    Violate(absl::StrCat("S13: request ", error->request_id.low, " was lost when ", name, " left"));
+  }
+}
+
+void Simulation::CheckNotes(const RouterEffects& effects) {
+  for (const Note& note : effects.notes) {
+    if (note.event == "group_left") CheckLeave(note.fields[0].second, effects);
     if (note.event == "client_lost") {
       watch_.ClientGone(network_.At(std::stoull(note.fields[0].second)).owner);
     }

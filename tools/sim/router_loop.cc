@@ -71,6 +71,8 @@ void Simulation::Step(RouterEvent event) {
       lie = groups_[network_.At(reporter).owner]->IsLie(*report);
       if (hears_reports_) heard = HeardIn(*report);
     }
+    const auto* leave = std::get_if<LeaveSoon>(&worker->message);
+    if (leave != nullptr) leaving_[network_.At(worker->worker).owner] = leave->group_incarnation;
   }
   size_t said_before = effects_.to_workers.size();
   front_end_->Step(now(), std::move(event), effects_);

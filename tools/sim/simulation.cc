@@ -54,6 +54,7 @@ Simulation::Simulation(const SimOptions& options, Workload& workload,
     group_by_name_[groups_.back()->name()] = i;
   }
   sent_.resize(groups_.size());
+  leaving_.resize(groups_.size());
   slots_.resize(workload.clients().size());
   hears_reports_ = workload.tenants().size() > 1 || NamesOf(options.faults) != "none";
   groups_delay_ = options.faults.AnyOf(

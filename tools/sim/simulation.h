@@ -135,7 +135,9 @@ class Simulation : public World, private FaultTargets {
   void CheckCheaply(const RouterEffects& effects);
   void NoteAnswer(const RouterToClient& message);
   void CheckCommands(const ToWorker& to);
-  void CheckNotes(const std::vector<Note>& notes);
+  void CheckNotes(const RouterEffects& effects);
+  // A group has left: none of its streams may end with it.
+  void CheckLeave(const std::string& name, const RouterEffects& effects);
   void CheckFully();
   RouterStatus TakeStatus();
   SimGroup* GroupNamed(const std::string& name);
@@ -179,6 +181,7 @@ class Simulation : public World, private FaultTargets {
   std::map<std::string, uint32_t> group_by_name_;
   std::map<std::string, uint64_t> known_groups_;  // name -> blocks, since it first was complete
   std::map<std::string, uint64_t> losses_;        // name -> how often the router lost it
+  std::vector<Incarnation> leaving_;  // [groups] the start of which a rank said that it leaves
   // What was sent to a group at the event of that number.
   struct Sent {
     uint64_t event = 0;

@@ -263,10 +263,11 @@ absl::Status Rank::WarmUp() {
   return absl::OkStatus();
 }
 
-absl::Status Rank::Run(const GroupStart& start, LeaderPort* port) {
+absl::Status Rank::Run(const GroupStart& start, LeaderPort* port,
+                       const std::function<void()>& between) {
   PlanChannel channel(&comm_);
-  absl::Status status =
-      port != nullptr ? RunLeader(start, *port, channel) : RunRankLoop(channel, *executor_);
+  absl::Status status = port != nullptr ? RunLeader(start, *port, channel)
+                                        : RunRankLoop(channel, *executor_, between);
   if (!status.ok()) comm_.Abort();
   return status;
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -71,8 +72,10 @@ class Rank {
                                Duration timeout);
 
   // Runs the group until it is told to stop (OK) or anything fails. `port` is rank 0's; null for
-  // others. Whatever ends this rank ends the group: its peers' collectives fail.
-  absl::Status Run(const GroupStart& start, LeaderPort* port);
+  // others, which call `between`, if there is one, after each of the leader's orders: an idle group
+  // has four in its lease. Whatever ends this rank ends the group: its peers' collectives fail.
+  absl::Status Run(const GroupStart& start, LeaderPort* port,
+                   const std::function<void()>& between = nullptr);
 
  private:
   Rank(const Checkpoint& checkpoint, const RankConfig& config)

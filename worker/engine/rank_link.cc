@@ -11,6 +11,7 @@
 #include "cluster/base/log.h"
 #include "cluster/base/rng.h"
 #include "schemas/codec.h"
+#include "worker/engine/leave_signal.h"
 
 namespace kvern {
 namespace {
@@ -46,11 +47,28 @@ absl::Status RankLink::SendJoin(const Join& join) { return SendMessage(join); }
 absl::Status RankLink::Send(const StepReport& report) { return SendMessage(report); }
 absl::Status RankLink::Send(const Leave& leave) { return SendMessage(leave); }
 
+void RankLink::PassOnLeaveSignal(Incarnation group_incarnation) {
+  passes_on_leave_ = true;
+  group_incarnation_ = group_incarnation;
+}
+
+void RankLink::SayIfToldToLeave() {
+  if (!passes_on_leave_ || !LeaveSignal::told()) return;
+  passes_on_leave_ = false;
+  absl::Status said = SendMessage(LeaveSoon{group_incarnation_});
+  if (said.ok()) return;
+  // The group need not end for it: whoever wants that has the second SIGTERM.
+  Log(LogLevel::kWarning, "leave_not_said", {{"error", said.message()}});
+}
+
 absl::Status RankLink::Wait(Duration timeout) {
   zmq_pollitem_t items[] = {{socket_.handle(), 0, ZMQ_POLLIN, 0},
-                            {watch_->handle(), 0, ZMQ_POLLIN, 0}};
+                            {watch_->handle(), 0, ZMQ_POLLIN, 0},
+                            {nullptr, LeaveSignal::fd(), ZMQ_POLLIN, 0}};
+  const int count = passes_on_leave_ ? 3 : 2;
   long timeout_ms = static_cast<long>((timeout + kMillisecond - 1) / kMillisecond);
-  if (zmq_poll(items, 2, timeout_ms) < 0 && errno != EINTR) return ErrnoStatus("zmq_poll", errno);
+  if (zmq_poll(items, count, timeout_ms) < 0 && errno != EINTR)
+    return ErrnoStatus("zmq_poll", errno);
   return absl::OkStatus();
 }
 
@@ -105,6 +123,7 @@ absl::StatusOr<GroupStart> RankLink::AwaitStart(Duration timeout) {
 }
 
 absl::Status RankLink::Receive(Duration timeout, std::vector<Commands>& commands) {
+  SayIfToldToLeave();
   bool waited = timeout == 0;
   while (true) {
     RouterToWorker message;

@@ -29,6 +29,12 @@ class RankLink : public LeaderPort {
   absl::Status Send(const StepReport& report) override;
   absl::Status Send(const Leave& leave) override;
 
+  // After this start of the group, from now on: when the process is told to end (LeaveSignal), the
+  // router is told once that the group is to be drained, by the next Receive or SayIfToldToLeave.
+  // REQUIRES: LeaveSignal::Install.
+  void PassOnLeaveSignal(Incarnation group_incarnation);
+  void SayIfToldToLeave();
+
   // The router went away, or the way to it.
   bool broken() const { return broken_; }
 
@@ -47,6 +53,8 @@ class RankLink : public LeaderPort {
   Incarnation incarnation_ = 0;  // of this process
   std::unique_ptr<ConnectionWatch> watch_;
   bool broken_ = false;
+  bool passes_on_leave_ = false;  // and has not yet
+  Incarnation group_incarnation_ = 0;
 };
 
 }  // namespace kvern

@@ -224,6 +224,40 @@ class LaunchTest(unittest.TestCase):
         wait_for(lambda: self.all_ranks(instead_of=before), "the group is back")
         self.assertEqual(launch.stderr.count("group_hung"), 1)
 
+    def leave(self, group, *ranks):
+        for rank in ranks:
+            (self.folder / f"leave-{group}-{rank}").touch()
+
+    def test_a_group_that_leaves_is_started_again_and_nobody_died(self):
+        launch = self.launch("--replicas", 2)
+        before = wait_for(lambda: self.all_ranks(4), "four ranks")
+        self.leave("group-1", 1)
+        wait_for(lambda: len(self.ranks()) == 3, "rank 1 has left; rank 0 is not killed for that")
+        self.leave("group-1", 0)
+        after = wait_for(lambda: self.all_but_the_same(4, before, ("group-1", "0")), "it is back")
+        self.assertNotEqual(after["group-1", "1"], before["group-1", "1"])
+        self.assertEqual(after["group-0", "0"], before["group-0", "0"])
+        self.assertIn("group_restarts group=group-1 after=left", launch.stderr)
+        self.assertNotIn("group_died", launch.stderr)
+        self.assertNotIn("group_hung", launch.stderr)
+        self.assertFalse((self.folder / "down").exists())
+
+    def test_a_rank_that_stays_when_its_group_leaves_is_killed(self):
+        launch = self.launch()
+        before = wait_for(self.all_ranks, "both ranks")
+        self.leave("group-0", 0)
+        wait_for(lambda: self.all_ranks(instead_of=before), "the group is back")
+        self.assertIn("group_hung group=group-0 reason=\"rank 0 left, others did not\"", launch.stderr)
+
+    def test_a_rank_that_dies_while_its_group_leaves_is_told(self):
+        launch = self.launch()
+        before = wait_for(self.all_ranks, "both ranks")
+        self.leave("group-0", 1)
+        wait_for(lambda: len(self.ranks()) == 1, "rank 1 has left")
+        os.kill(before["group-0", "0"][0], signal.SIGKILL)
+        wait_for(lambda: self.all_ranks(instead_of=before), "the group is back")
+        self.assertIn("group_died group=group-0 rank=0 reason=\"killed by signal 9", launch.stderr)
+
     def test_a_hung_group_while_draining_is_told(self):
         launch = self.launch()
         ranks = wait_for(self.all_ranks, "both ranks")

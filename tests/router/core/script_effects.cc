@@ -184,15 +184,18 @@ std::string StatusText(const RouterStatus& status) {
       " clients=", status.clients, " accepted=", status.counters.accepted,
       " completed=", status.counters.completed, " cancelled=", status.counters.cancelled,
       " stale=", status.counters.stale_runs, "\n");
+  if (status.counters.stale_group_messages > 0) {
+    absl::StrAppend(&out, "  stale_group_messages=", status.counters.stale_group_messages, "\n");
+  }
   if (status.paused_streams > 0 || status.counters.slow_readers > 0) {
     absl::StrAppend(&out, "  paused=", status.paused_streams, " kept_bytes=", status.kept_bytes,
                     " slow_readers=", status.counters.slow_readers, "\n");
   }
   for (const GroupStatus& group : status.groups) {
     absl::StrAppend(&out, "  group=", group.name, group.live ? " live" : " not live",
-                    " total=", group.total_blocks, " reserved=", group.reserved_blocks,
-                    " used=", group.used_blocks, " drift=", group.drift_blocks,
-                    " running=", group.running);
+                    group.draining ? " draining" : "", " total=", group.total_blocks,
+                    " reserved=", group.reserved_blocks, " used=", group.used_blocks,
+                    " drift=", group.drift_blocks, " running=", group.running);
     for (const RankAge& age : group.ages) {
       absl::StrAppend(&out, " age=", age.rank, "/", age.step_age_ms);
     }

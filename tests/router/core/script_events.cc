@@ -182,6 +182,7 @@ RouterEvent ParseEvent(const std::string& line) {
   if (kind == "join") return WorkerSaid{peer, ParseJoin(words)};
   if (kind == "report") return WorkerSaid{peer, ParseReport(words)};
   if (kind == "leave") return WorkerSaid{peer, Leave{words.Number("incarnation", 1)}};
+  if (kind == "leave_soon") return WorkerSaid{peer, LeaveSoon{words.Number("incarnation", 1)}};
   KVERN_CHECK(kind == "down") << line;
   return WorkerSaid{peer, GroupDown{words.Text("group", "a"), words.Number("incarnation", 1),
                                     words.Text("reason", "rank 0 exited")}};

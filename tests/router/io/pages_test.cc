@@ -87,6 +87,23 @@ TEST(StatusPagesTest, ReadyMeansALiveGroup) {
   EXPECT_EQ(RespondTo("/ready", source).code, 503);
 }
 
+TEST(StatusPagesTest, AGroupThatDrainsTakesNothing) {
+  FixedSource source;
+  source.snapshot.status.groups = {LiveGroup()};
+  source.snapshot.status.groups[0].draining = true;
+  EXPECT_EQ(RespondTo("/ready", source).code, 503);
+  EXPECT_EQ(Json(RespondTo("/ready", source))["live_groups"], 0);
+  EXPECT_EQ(Json(RespondTo("/health/progress", source))["groups"][0]["draining"], true);
+  std::string name = LiveGroup().name;
+  std::string metrics = RespondTo("/metrics", source).body;
+  auto says = [&](const std::string& gauge, const std::string& labels, const char* value) {
+    EXPECT_THAT(metrics, HasSubstr(gauge + "{group=\"" + name + "\"" + labels + "} " + value));
+  };
+  says("kvern_group_live", "", "0\n");
+  says("kvern_group_draining", "", "1\n");
+  says("kvern_kv_blocks", ",state=\"free\"", "0\n");
+}
+
 TEST(StatusPagesTest, CapacityAddsUp) {
   FixedSource source;
   source.snapshot.capacity.groups = {{"a", "tiny", 100, 30, 20, {{0, 1536}, {1, 3072}}},

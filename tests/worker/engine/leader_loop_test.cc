@@ -70,7 +70,7 @@ class TestGroup {
     FakeExecutor& executor = executors_[index];
     PlanChannel channel(comms_[index].get());
     if (rank > 0) {
-      statuses_[index] = RunRankLoop(channel, executor);
+      statuses_[index] = RunRankLoop(channel, executor, nullptr);
     } else {
       SchedulerConfig config{100, 24, 100, 16, 1000, FakeExecutor::kVocab, plans_in_flight_};
       Scheduler scheduler(config);
@@ -295,7 +295,7 @@ absl::Status EndAfterSteps(const std::vector<uint64_t>& steps, FakeExecutor& exe
   absl::Status end;
   std::thread rank([&] {
     PlanChannel channel(comms[1].get());
-    end = RunRankLoop(channel, executor);
+    end = RunRankLoop(channel, executor, nullptr);
     comms[1]->Abort();
   });
   PlanChannel leader(comms[0].get());

@@ -3,8 +3,13 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <thread>
 
 #include "schemas/codec.h"
+#include "worker/engine/leave_signal.h"
 
 namespace kvern {
 namespace {
@@ -86,6 +91,27 @@ TEST_F(RankLinkTest, JoinsTakesCommandsAndReports) {
   EXPECT_EQ(std::get<StepReport>(router_.Take()), report);
   ASSERT_TRUE(link_->Send(Leave{9}).ok());
   EXPECT_EQ(std::get<Leave>(router_.Take()).group_incarnation, 9u);
+}
+
+// Told to end while it waits for commands, it wakes up and says so, once; the group goes on.
+TEST_F(RankLinkTest, Case24SigtermAsksForADrainAndTheSecondOneEnds) {
+  ASSERT_TRUE(LeaveSignal::Install().ok());
+  link_->PassOnLeaveSignal(9);
+  EXPECT_FALSE(LeaveSignal::told());
+  link_->SayIfToldToLeave();
+  std::vector<Commands> commands;
+  std::thread teller([] { kill(getpid(), SIGTERM); });
+  // Two waits, either of which the signal may end: without it they would take two days.
+  while (!LeaveSignal::told()) ASSERT_TRUE(link_->Receive(24 * 3600 * kSecond, commands).ok());
+  teller.join();
+  ASSERT_TRUE(link_->Receive(0, commands).ok());
+  link_->SayIfToldToLeave();
+  EXPECT_EQ(std::get<LeaveSoon>(router_.Take()).group_incarnation, 9u);
+  StepReport report;
+  report.step_id = 3;
+  ASSERT_TRUE(link_->Send(report).ok());
+  EXPECT_EQ(std::get<StepReport>(router_.Take()), report) << "it says so once";
+  EXPECT_EXIT(raise(SIGTERM), testing::KilledBySignal(SIGTERM), "");
 }
 
 TEST_F(RankLinkTest, NothingToTakeIsNoError) {
