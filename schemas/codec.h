@@ -57,9 +57,6 @@ Decoded<ClientMessage> DecodeClientMessage(Bytes bytes);
 // holds the result.
 using KeepInput = std::function<std::shared_ptr<const void>()>;
 
-// A prompt of fewer bytes is copied in any case: cheaper than to keep its message.
-inline constexpr size_t kMinBytesInPlace = 8192;
-
 // As DecodeClientMessage, but the ids of a long prompt stay in the message that brought them. Only
 // if it is hardly more than them (an eighth), so that who counts the bytes of prompts counts what
 // is held.
@@ -73,6 +70,13 @@ Decoded<WorkerToRouter> DecodeWorkerToRouter(Bytes bytes);
 
 std::string EncodeRouterToWorker(const RouterToWorker& message, Incarnation sender = 0);
 Decoded<RouterToWorker> DecodeRouterToWorker(Bytes bytes);
+
+// The same in several frames: the ids of prompts of kMinBytesInPlace and more are put into
+// `attached`, each a frame behind the message, in this order.
+std::string EncodeRouterToWorkerInParts(const RouterToWorker& message, Incarnation sender,
+                                        std::vector<TokenIds>* attached);
+// Copies them. out_of_range: a frame that no dispatch names, or one of another size.
+Decoded<RouterToWorker> DecodeRouterToWorkerInParts(Bytes bytes, std::span<const Bytes> attached);
 
 // Plans end with a hash of their bytes: a rank that reads other bytes than the leader wrote, or a
 // step out of order, refuses the plan.

@@ -13,6 +13,10 @@
 
 namespace kvern {
 
+// A prompt of fewer bytes is copied from message to message: cheaper than to keep its memory, and a
+// frame for it. Longer ones pass the router without a look at their ids.
+inline constexpr size_t kMinBytesInPlace = 8192;
+
 // A copy of it is another holder of the same ids. Nobody changes them, so holders may be in several
 // threads.
 class TokenIds {
@@ -44,10 +48,14 @@ class TokenIds {
 
   const uint32_t* data() const { return ids_.data(); }
   size_t size() const { return ids_.size(); }
+  size_t size_bytes() const { return ids_.size_bytes(); }
   bool empty() const { return ids_.empty(); }
   const_iterator begin() const { return ids_.data(); }
   const_iterator end() const { return ids_.data() + ids_.size(); }
   uint32_t operator[](size_t i) const { return ids_[i]; }
+
+  // What keeps the ids where they are; null without ids.
+  const std::shared_ptr<const void>& owner() const { return owner_; }
 
   friend bool operator==(const TokenIds& a, const TokenIds& b) {
     return std::equal(a.begin(), a.end(), b.begin(), b.end());

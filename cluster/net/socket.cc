@@ -60,6 +60,8 @@ void FreeString(void*, void* hint) {
   delete static_cast<std::string*>(hint);
 }
 
+void LetGo(void*, void* hint) { delete static_cast<std::shared_ptr<const void>*>(hint); }
+
 // Smaller bodies are copied into the message: cheaper than an allocation for its bookkeeping.
 constexpr size_t kCopyBytes = 1024;
 
@@ -76,6 +78,8 @@ void FillMessage(std::string& body, zmq_msg_t* message) {
   HandOver(owner);
   KVERN_CHECK_EQ(zmq_msg_init_data(message, data, size, FreeString, owner), 0) << "out of memory";
 }
+
+int SendFlags(bool more) { return more ? ZMQ_DONTWAIT | ZMQ_SNDMORE : ZMQ_DONTWAIT; }
 
 }  // namespace
 
@@ -165,16 +169,34 @@ absl::Status Socket::DropRest() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<bool> Socket::SendBody(std::string& body) {
+absl::StatusOr<bool> Socket::SendBody(std::string& body, bool more) {
   zmq_msg_t message;
   FillMessage(body, &message);
   for (;;) {
-    if (zmq_msg_send(&message, handle_, ZMQ_DONTWAIT) >= 0) return true;
+    if (zmq_msg_send(&message, handle_, SendFlags(more)) >= 0) return true;
     int error = zmq_errno();
     if (error == EINTR) continue;
     if (error == EAGAIN) {  // The caller keeps the body.
       body.assign(static_cast<const char*>(zmq_msg_data(&message)), zmq_msg_size(&message));
     }
+    absl::Status status = ZmqStatus("zmq_msg_send");
+    zmq_msg_close(&message);
+    if (error == EAGAIN) return false;
+    return status;
+  }
+}
+
+absl::StatusOr<bool> Socket::SendShared(const SharedBytes& shared, bool more) {
+  zmq_msg_t message;
+  // ZeroMQ only reads what it sends.
+  auto* data = const_cast<std::byte*>(shared.bytes.data());
+  auto* owner = new std::shared_ptr<const void>(shared.owner);
+  KVERN_CHECK_EQ(zmq_msg_init_data(&message, data, shared.bytes.size(), LetGo, owner), 0)
+      << "out of memory";
+  for (;;) {
+    if (zmq_msg_send(&message, handle_, SendFlags(more)) >= 0) return true;
+    int error = zmq_errno();
+    if (error == EINTR) continue;
     absl::Status status = ZmqStatus("zmq_msg_send");
     zmq_msg_close(&message);
     if (error == EAGAIN) return false;
@@ -229,7 +251,8 @@ absl::StatusOr<RouterSocket> RouterSocket::Bind(NetContext& context, const std::
   return router;
 }
 
-absl::StatusOr<SendResult> RouterSocket::Send(std::string_view routing_id, std::string& body) {
+absl::StatusOr<SendResult> RouterSocket::Send(std::string_view routing_id, std::string& body,
+                                              std::span<const SharedBytes> attached) {
   for (;;) {
     if (zmq_send(handle_, routing_id.data(), routing_id.size(), ZMQ_DONTWAIT | ZMQ_SNDMORE) >= 0) {
       break;
@@ -240,8 +263,12 @@ absl::StatusOr<SendResult> RouterSocket::Send(std::string_view routing_id, std::
     if (error != EINTR) return ZmqStatus("zmq_send");
   }
   // The queue has room: that was asked with the routing id.
-  KVERN_ASSIGN_OR_RETURN(bool sent, SendBody(body));
+  KVERN_ASSIGN_OR_RETURN(bool sent, SendBody(body, !attached.empty()));
   KVERN_CHECK(sent) << "a ROUTER took a routing id and not the body";
+  for (const SharedBytes& frame : attached) {
+    KVERN_ASSIGN_OR_RETURN(sent, SendShared(frame, &frame != &attached.back()));
+    KVERN_CHECK(sent) << "a ROUTER took a body and not what is attached";
+  }
   return SendResult::kSent;
 }
 
@@ -273,12 +300,20 @@ absl::StatusOr<SendResult> DealerSocket::Send(std::string& body) {
   return sent ? SendResult::kSent : SendResult::kWouldBlock;
 }
 
-absl::StatusOr<ReceiveResult> DealerSocket::Receive(Frame* body) {
+absl::StatusOr<ReceiveResult> DealerSocket::Receive(Frame* body, std::vector<Frame>* attached) {
+  if (attached != nullptr) attached->clear();
   KVERN_ASSIGN_OR_RETURN(bool received, ReceiveFrame(body));
   if (!received) return ReceiveResult::kNothing;
   if (zmq_msg_more(body->message()) == 0) return ReceiveResult::kMessage;
-  KVERN_RETURN_IF_ERROR(DropRest());
-  return ReceiveResult::kMalformed;
+  if (attached == nullptr) {
+    KVERN_RETURN_IF_ERROR(DropRest());
+    return ReceiveResult::kMalformed;
+  }
+  do {
+    KVERN_ASSIGN_OR_RETURN(received, ReceiveFrame(&attached->emplace_back()));
+    KVERN_CHECK(received) << "half a message";
+  } while (zmq_msg_more(attached->back().message()) != 0);
+  return ReceiveResult::kMessage;
 }
 
 }  // namespace kvern

@@ -1,5 +1,6 @@
 // ZeroMQ sockets as this system uses them: one ROUTER for each kind of peer, one DEALER on the
-// other side, messages of one frame, sends that never block. Thin RAII over the C API of libzmq.
+// other side, messages of one frame, or of a body and frames attached to it, sends that never
+// block. Thin RAII over the C API of libzmq.
 //
 // Every socket has limits set (message size, queues, handshake time, TCP keep-alive): what they are
 // by default is unlimited. A socket belongs to one thread; it may move to another with a fence
@@ -14,6 +15,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "cluster/base/status.h"
 #include "cluster/net/ipc_file.h"
@@ -64,6 +66,12 @@ class Frame {
   zmq_msg_t message_;
 };
 
+// Bytes that are sent from where they lie. `owner` keeps them there, and lets go on any thread.
+struct SharedBytes {
+  std::span<const std::byte> bytes;
+  std::shared_ptr<const void> owner;
+};
+
 enum class SendResult {
   kSent,         // in the peer's queue; it may still be lost with the connection
   kWouldBlock,   // the peer's queue is full; nothing was sent
@@ -103,8 +111,11 @@ class Socket {
   absl::StatusOr<bool> ReceiveFrame(Frame* frame);
   // Reads the rest of a message that has too many frames.
   absl::Status DropRest();
-  // Sends the last frame. False: it would block, and `body` is as before.
-  absl::StatusOr<bool> SendBody(std::string& body);
+  // Sends a frame, the last one unless there is `more`. False: it would block, and `body` is as
+  // before.
+  absl::StatusOr<bool> SendBody(std::string& body, bool more = false);
+  // Likewise, without a copy.
+  absl::StatusOr<bool> SendShared(const SharedBytes& shared, bool more);
 
   void* handle_ = nullptr;
 
@@ -125,8 +136,9 @@ class RouterSocket : public Socket {
   // With the real port.
   const std::string& endpoint() const { return endpoint_; }
 
-  // Never blocks. `body` is moved from only when sent.
-  absl::StatusOr<SendResult> Send(std::string_view routing_id, std::string& body);
+  // Never blocks. `body` is moved from only when sent. Each of `attached` is a frame behind it.
+  absl::StatusOr<SendResult> Send(std::string_view routing_id, std::string& body,
+                                  std::span<const SharedBytes> attached = {});
 
   // Never blocks. With kMalformed `routing_id` is who sent it.
   absl::StatusOr<ReceiveResult> Receive(std::string* routing_id, Frame* body);
@@ -150,8 +162,8 @@ class DealerSocket : public Socket {
   // Never kUnreachable.
   absl::StatusOr<SendResult> Send(std::string& body);
 
-  // Never blocks.
-  absl::StatusOr<ReceiveResult> Receive(Frame* body);
+  // Never blocks. Without a place for what is attached, more than one frame is kMalformed.
+  absl::StatusOr<ReceiveResult> Receive(Frame* body, std::vector<Frame>* attached = nullptr);
 
  private:
   explicit DealerSocket(Socket socket) : Socket(std::move(socket)) {}

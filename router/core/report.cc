@@ -134,12 +134,12 @@ std::string RouterImpl::TakeNack(Group& group, const Nack& nack, uint64_t acked)
     return "";
   }
   if (request->dispatch_sequence > acked) return "a nack before the dispatch is acknowledged";
-  AddNote(true, "nack",
+  bool its_fault = nack.code != ErrorCode::kInvalidArgument && nack.code != ErrorCode::kNeverFits;
+  AddNote(its_fault, "nack",
           {{"group", group.name},
            {"request_id", nack.request_id.ToString()},
            {"code", std::string(ErrorCodeName(nack.code))}});
   for (Choice& choice : request->choices) choice.worker_done = true;
-  bool its_fault = nack.code != ErrorCode::kInvalidArgument && nack.code != ErrorCode::kNeverFits;
   if (its_fault && !request->got_token) group.breaker.Failed(now_);
   if (!request->answered) {
     ErrorCode code = nack.code == ErrorCode::kNone ? ErrorCode::kInternal : nack.code;

@@ -148,30 +148,14 @@ Refusal CheckLengths(const RouterConfig& config, const GenerateRequest& request)
   return {};
 }
 
-// Prompts are long, and this is all that a decision costs more for a longer one: a run without a
-// branch in it becomes vector code, and the longer the run, the fewer sums over its lanes.
-constexpr size_t kRun = 1024;
-constexpr uint32_t kSignBit = 1u << 31;
-
-// Is one of ids[kRun] `limit` or more? REQUIRES: 0 < limit <= 2^31.
-bool AnyFrom(const uint32_t* ids, uint32_t limit) {
-  uint32_t any = 0;
-  // The difference is negative for what is too large, but for ids of 2^31 and more, which show it
-  // themselves. (SSE2 compares signed numbers only.)
-  for (size_t i = 0; i < kRun; ++i) any |= (limit - 1 - ids[i]) | ids[i];
-  return (any & kSignBit) != 0;
-}
-
 }  // namespace
 
-Refusal ValidatePrompt(const RouterConfig& config, std::span<const uint32_t> ids) {
+Refusal ValidatePrompt(const RouterConfig& config, const TokenIds& ids) {
   if (ids.empty()) return Invalid("the prompt is empty, allowed: 1 token or more");
-  const uint32_t* id = ids.data();
-  const uint32_t* end = id + ids.size();
-  bool by_runs = config.vocab_size <= kSignBit;
-  while (by_runs && id + kRun <= end && !AnyFrom(id, config.vocab_size)) id += kRun;
-  id = std::find_if(id, end, [&](uint32_t i) { return i >= config.vocab_size; });
-  if (id == end) return {};
+  if (ids.size_bytes() >= kMinBytesInPlace) return {};
+  auto id =
+      std::find_if(ids.begin(), ids.end(), [&](uint32_t i) { return i >= config.vocab_size; });
+  if (id == ids.end()) return {};
   return OutOfRange("token id in the prompt", *id, absl::StrCat("below ", config.vocab_size));
 }
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <string>
 
 #include "router/core/router.h"
@@ -24,8 +23,10 @@ struct Refusal {
 // the output alone is longer than the model allows.
 Refusal ValidateRequest(const RouterConfig& config, const GenerateRequest& request);
 
-// Prompts must not be empty and their ids must be below vocab_size.
-Refusal ValidatePrompt(const RouterConfig& config, std::span<const uint32_t> ids);
+// Prompts must not be empty and their ids must be below vocab_size. The ids of long ones
+// (kMinBytesInPlace) are left to the worker, which reads them all and refuses in the same words: a
+// decision costs the same however long a prompt is.
+Refusal ValidatePrompt(const RouterConfig& config, const TokenIds& ids);
 
 // Bytes that the request's input holds in the queue.
 uint64_t InputBytes(const GenerateRequest& request);

@@ -4,6 +4,12 @@
 
 namespace kvern {
 
+size_t Port::Message::bytes() const {
+  size_t total = body.size();
+  for (const SharedBytes& frame : attached) total += frame.bytes.size();
+  return total;
+}
+
 PeerId Port::Find(std::string_view routing_id) const {
   auto found = by_routing_id_.find(ToAbsl(routing_id));
   return found == by_routing_id_.end() ? 0 : found->second->id;
@@ -42,33 +48,39 @@ void Port::Lose(PeerId id) {
   lost_.push_back(id);
 }
 
-absl::Status Port::Send(PeerId id, std::string body) {
+absl::Status Port::Send(PeerId id, Message message) {
   auto found = by_id_.find(id);
   if (found == by_id_.end()) return absl::OkStatus();
   Peer& peer = *found->second;
-  if (body.size() > limits_.max_body_bytes) {
+  bool too_large = message.body.size() > limits_.max_body_bytes;
+  for (const SharedBytes& frame : message.attached) {
+    too_large = too_large || frame.bytes.size() > limits_.max_body_bytes;
+  }
+  if (too_large) {
     Lose(id);  // It would cut us off.
     return absl::OkStatus();
   }
   if (!peer.pending.empty()) {
-    Keep(peer, std::move(body));
+    Keep(peer, std::move(message));
     return absl::OkStatus();
   }
-  KVERN_ASSIGN_OR_RETURN(SendResult result, socket_.Send(peer.routing_id, body));
+  KVERN_ASSIGN_OR_RETURN(SendResult result,
+                         socket_.Send(peer.routing_id, message.body, message.attached));
   if (result == SendResult::kUnreachable) Lose(id);
-  if (result == SendResult::kWouldBlock) Keep(peer, std::move(body));
+  if (result == SendResult::kWouldBlock) Keep(peer, std::move(message));
   return absl::OkStatus();
 }
 
-void Port::Keep(Peer& peer, std::string body) {
+void Port::Keep(Peer& peer, Message message) {
+  size_t bytes = message.bytes();
   if (peer.pending.size() >= limits_.pending_messages ||
-      peer.pending_bytes + body.size() > limits_.pending_bytes) {
+      peer.pending_bytes + bytes > limits_.pending_bytes) {
     Lose(peer.id);
     return;
   }
   if (peer.pending.empty()) waiting_.push_back(peer.id);
-  peer.pending_bytes += body.size();
-  peer.pending.push_back(std::move(body));
+  peer.pending_bytes += bytes;
+  peer.pending.push_back(std::move(message));
 }
 
 absl::Status Port::Reply(std::string_view routing_id, std::string body) {
@@ -77,8 +89,10 @@ absl::Status Port::Reply(std::string_view routing_id, std::string body) {
 
 absl::StatusOr<bool> Port::SendPending(Peer& peer) {
   while (!peer.pending.empty()) {
-    size_t bytes = peer.pending.front().size();
-    KVERN_ASSIGN_OR_RETURN(SendResult result, socket_.Send(peer.routing_id, peer.pending.front()));
+    Message& message = peer.pending.front();
+    size_t bytes = message.bytes();
+    KVERN_ASSIGN_OR_RETURN(SendResult result,
+                           socket_.Send(peer.routing_id, message.body, message.attached));
     if (result == SendResult::kUnreachable) return false;
     if (result == SendResult::kWouldBlock) return true;
     peer.pending_bytes -= bytes;

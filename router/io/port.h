@@ -17,7 +17,7 @@ namespace kvern {
 
 struct PortLimits {
   size_t max_peers = 0;         // above it the peer that was silent longest is given up
-  size_t max_body_bytes = 0;    // of a message that is sent
+  size_t max_body_bytes = 0;    // of a frame that is sent
   size_t pending_messages = 0;  // for one peer, behind the full queue of its connection
   size_t pending_bytes = 0;
 };
@@ -27,6 +27,13 @@ struct PortLimits {
 // again.
 class Port {
  public:
+  // What is sent; each of `attached` is a frame behind the body.
+  struct Message {
+    std::string body;
+    std::vector<SharedBytes> attached;
+    size_t bytes() const;
+  };
+
   Port(RouterSocket socket, const PortLimits& limits)
       : socket_(std::move(socket)), limits_(limits) {}
 
@@ -46,7 +53,10 @@ class Port {
 
   // Sends, or keeps the message until the peer's queue has room. A peer that is gone or too slow is
   // lost (see TakeLost). An unknown number is ignored: the peer was lost a moment ago.
-  absl::Status Send(PeerId peer, std::string body);
+  absl::Status Send(PeerId peer, Message message);
+  absl::Status Send(PeerId peer, std::string body) {
+    return Send(peer, Message{std::move(body), {}});
+  }
 
   // For one who has no number: sent now or not at all.
   absl::Status Reply(std::string_view routing_id, std::string body);
@@ -66,12 +76,12 @@ class Port {
     PeerId id = 0;
     std::string routing_id;
     Incarnation incarnation = 0;
-    std::deque<std::string> pending;
+    std::deque<Message> pending;
     size_t pending_bytes = 0;
   };
   using PeerRef = std::list<Peer>::iterator;
 
-  void Keep(Peer& peer, std::string body);
+  void Keep(Peer& peer, Message message);
   // Sends pending messages in order until one blocks. False: the peer is unreachable.
   absl::StatusOr<bool> SendPending(Peer& peer);
 

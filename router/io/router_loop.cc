@@ -12,8 +12,8 @@ namespace {
 // Messages that one turn reads from a socket: enough to amortise a turn, few enough that an answer
 // does not wait long.
 constexpr int kReadsPerTurn = 256;
-// ... and no more bytes of clients than a core's cache holds: a prompt is looked at when it comes
-// and copied when it is dispatched, which is mostly at the end of the turn.
+// ... and no more bytes of clients than a core's cache holds: a short prompt is looked at when it
+// comes and copied when it is dispatched, which is mostly at the end of the turn.
 constexpr size_t kBytesPerTurn = 256 << 10;
 // The core's samples of finished requests are bounded, so they are fetched now and then.
 constexpr Duration kSampleEvery = kSecond;
@@ -44,6 +44,16 @@ SocketOptions SocketLimits(size_t max_message_bytes) {
   options.max_message_bytes = static_cast<int64_t>(max_message_bytes);
   options.linger_ms = 1000;  // The last answers of a drained router are still to leave.
   return options;
+}
+
+// The ids of long prompts leave from where they came to lie.
+Port::Message InParts(const RouterToWorker& message, Incarnation sender) {
+  std::vector<TokenIds> attached;
+  Port::Message parts{EncodeRouterToWorkerInParts(message, sender, &attached), {}};
+  for (const TokenIds& ids : attached) {
+    parts.attached.push_back({std::as_bytes(std::span(ids.begin(), ids.size())), ids.owner()});
+  }
+  return parts;
 }
 
 void Write(const LimitedLine& line) {
@@ -244,8 +254,8 @@ bool RouterLoop::StepLost() {
 
 absl::Status RouterLoop::Perform() {
   for (const ToWorker& effect : effects_.to_workers) {
-    KVERN_RETURN_IF_ERROR(workers_.Send(
-        effect.worker, EncodeRouterToWorker(effect.message, config_.router_incarnation)));
+    KVERN_RETURN_IF_ERROR(
+        workers_.Send(effect.worker, InParts(effect.message, config_.router_incarnation)));
   }
   for (const ToClient& effect : effects_.to_clients) {
     KVERN_RETURN_IF_ERROR(clients_.Send(

@@ -158,7 +158,7 @@ void WorkWithoutWork(const std::string& endpoint, const RouterConfig& config,
   while (!stop) {
     report.runs.clear();
     if (dealer.Receive(&frame, kSecond)) {
-      Decoded<RouterToWorker> decoded = DecodeRouterToWorker(frame.bytes());
+      Decoded<RouterToWorker> decoded = dealer.Decode(frame);
       KVERN_CHECK(decoded.ok()) << decoded.error;
       if (const auto* commands = std::get_if<Commands>(&decoded.message)) {
         report.acked_command = commands->sequence;

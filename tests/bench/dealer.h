@@ -4,11 +4,13 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "cluster/base/check.h"
 #include "cluster/base/time.h"
 #include "cluster/net/poller.h"
 #include "cluster/net/socket.h"
+#include "schemas/codec.h"
 
 namespace kvern {
 
@@ -30,16 +32,22 @@ struct Dealer {
   void Send(std::string body) { KVERN_CHECK(socket.Send(body).value() == SendResult::kSent); }
   // Waits at most `timeout`; false: nothing came.
   bool Receive(Frame* frame, Duration timeout = kTimeMax) {
-    while (socket.Receive(frame).value() == ReceiveResult::kNothing) {
+    while (socket.Receive(frame, &attached).value() == ReceiveResult::kNothing) {
       if (timeout == 0) return false;
       KVERN_CHECK(poller.Wait(timeout).ok());
       if (timeout != kTimeMax) timeout = 0;
     }
     return true;
   }
+  Decoded<RouterToWorker> Decode(const Frame& frame) const {
+    std::vector<Bytes> prompts;
+    for (const Frame& prompt : attached) prompts.push_back(prompt.bytes());
+    return DecodeRouterToWorkerInParts(frame.bytes(), prompts);
+  }
 
   std::unique_ptr<NetContext> context;
   DealerSocket socket;
+  std::vector<Frame> attached;  // to the frame that was received last
   Poller poller;
 };
 

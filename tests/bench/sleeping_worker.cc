@@ -87,7 +87,7 @@ class Worker {
 
   // False: the router does not want this worker.
   bool Obey(const Frame& frame) {
-    Decoded<RouterToWorker> decoded = DecodeRouterToWorker(frame.bytes());
+    Decoded<RouterToWorker> decoded = dealer_.Decode(frame);
     KVERN_CHECK(decoded.ok()) << decoded.error;
     if (const auto* refused = std::get_if<JoinRefused>(&decoded.message)) {
       std::fprintf(stderr, "sleeping_worker: refused: %s\n", refused->reason.c_str());

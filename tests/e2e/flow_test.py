@@ -1,4 +1,4 @@
-"""Readers that are slow, and one that stops for ever, of a service with small windows."""
+"""What flows through: readers that are slow, one that stops for ever, long prompts of token ids."""
 
 import unittest
 
@@ -38,6 +38,23 @@ class FlowTest(ServiceTest):
             self.assertEqual(error.code, "cancelled")
             self.assertIn("slow reader", str(error))
             self.assertEqual(len(self.ask(client, "Count:", 8).token_ids), 8)
+
+    def test_long_prompts_of_token_ids(self):
+        service = self.start()
+        with service.client() as client:
+            def ask(prompt_token_ids):
+                return client.complete(prompt_token_ids=prompt_token_ids, max_tokens=4,
+                                       temperature=0, ttft_deadline_ms=PATIENCE_MS)
+            token_ids = [500 + i % 300 for i in range(3000)]  # a frame of its own to the worker
+            self.assertEqual(ask(token_ids).usage.prompt_tokens, 3000)
+            for length in (2, 3000):  # the router looks at short ones, the worker at all
+                error = self.error(lambda: ask([5] * (length - 1) + [2**20]))
+                self.assertEqual(error.code, "invalid_argument")
+                self.assertIn("token id in the prompt is 1048576, allowed: below", str(error))
+            # It counts against nobody.
+            service.wait_free()
+            self.assertEqual(service.get("/ready")[0], 200)
+            self.assertEqual(len(ask(token_ids[:50]).token_ids), 4)
 
 
 if __name__ == "__main__":

@@ -138,6 +138,47 @@ TYPED_TEST(CodecTest, TooLargeIsRefusedBeforeItIsLookedAt) {
   EXPECT_EQ(TypeParam::Decode(AsBytes(bytes)).failure, DecodeFailure::kTooLarge);
 }
 
+std::vector<Bytes> Frames(const std::vector<TokenIds>& prompts) {
+  std::vector<Bytes> frames;
+  for (const TokenIds& ids : prompts) {
+    frames.push_back(std::as_bytes(std::span(ids.begin(), ids.size())));
+  }
+  return frames;
+}
+
+TEST(CodecInPartsTest, FramesAreThoseThatDispatchesName) {
+  Commands commands;
+  commands.sequence = 1;
+  const TokenIds prompt(std::vector<uint32_t>(kMinBytesInPlace / sizeof(uint32_t), 7u));
+  for (uint32_t i = 0; i < 2; ++i) {
+    Dispatch& dispatch = commands.dispatches.emplace_back();
+    dispatch.request_id = {1, i + 1};
+    dispatch.prompt = prompt;
+  }
+  std::vector<TokenIds> prompts;
+  std::string head = EncodeRouterToWorkerInParts(commands, 1, &prompts);
+  ASSERT_EQ(prompts.size(), 2u);
+  EXPECT_EQ(prompts[0].begin(), prompt.begin()) << "it was copied";
+  const std::vector<Bytes> frames = Frames(prompts);
+  EXPECT_TRUE(DecodeRouterToWorkerInParts(AsBytes(head), frames).ok());
+  const std::pair<std::vector<Bytes>, std::string_view> wrong[] = {
+      {{}, "attached_tokens 2048, allowed: 0, as no frame is left"},
+      {{frames[0]}, "attached_tokens 2048, allowed: 0, as no frame is left"},
+      {{frames[0], frames[1].first(8188)},
+       "attached_tokens 2048, allowed: a fourth of the 8188 bytes of its frame"},
+      {{frames[0], frames[1], frames[1]}, "frames 3 attached, allowed: 2, as named"},
+      {{frames[0], frames[1], Bytes()}, "frames 3 attached, allowed: 2, as named"},
+  };
+  for (const auto& [attached, error] : wrong) {
+    Decoded<RouterToWorker> decoded = DecodeRouterToWorkerInParts(AsBytes(head), attached);
+    EXPECT_EQ(decoded.failure, DecodeFailure::kOutOfRange);
+    EXPECT_EQ(decoded.error, error);
+  }
+  EXPECT_FALSE(DecodeRouterToWorkerInParts(AsBytes(EncodeRouterToWorker(commands)), frames).ok());
+  EXPECT_FALSE(
+      DecodeRouterToWorkerInParts(AsBytes(EncodeRouterToWorker(GroupStart{})), frames).ok());
+}
+
 // A large message has memory of its own; what comes after it does not see that.
 TEST(CodecLargeTest, LongPromptsComeBackBetweenShortOnes) {
   for (size_t prompt_tokens : {3u, 60'000u, 5u, 300'000u, 70'000u, 1u}) {
@@ -155,6 +196,15 @@ TEST(CodecLargeTest, LongPromptsComeBackBetweenShortOnes) {
     std::string bytes = EncodeRouterToWorker(message);
     Decoded<RouterToWorker> decoded = DecodeRouterToWorker(AsBytes(bytes));
     ASSERT_TRUE(decoded.ok()) << decoded.error;
+    EXPECT_TRUE(decoded.message == message) << prompt_tokens;
+    std::vector<TokenIds> prompts;
+    std::string head = EncodeRouterToWorkerInParts(message, 77, &prompts);
+    bool attached = prompt_tokens * sizeof(uint32_t) >= kMinBytesInPlace;
+    EXPECT_EQ(prompts.size(), attached ? 5u : 0u);
+    EXPECT_EQ(head.size() < bytes.size() / 2, attached);
+    decoded = DecodeRouterToWorkerInParts(AsBytes(head), Frames(prompts));
+    ASSERT_TRUE(decoded.ok()) << decoded.error;
+    EXPECT_EQ(decoded.sender, 77u);
     EXPECT_TRUE(decoded.message == message) << prompt_tokens;
     GenerateRequest request;
     request.prompt_token_ids = commands.dispatches[5].prompt;

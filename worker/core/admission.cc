@@ -18,7 +18,7 @@ bool Contains(const std::vector<uint32_t>& ids, uint32_t id) {
 std::string CheckTokens(const char* field, std::span<const uint32_t> ids, uint32_t vocab_size) {
   for (size_t i = 0; i < ids.size(); ++i) {
     if (ids[i] >= vocab_size) {
-      return absl::StrCat(field, "[", i, "] is ", ids[i], ", the vocabulary has ", vocab_size);
+      return absl::StrCat("token id in ", field, " is ", ids[i], ", allowed: below ", vocab_size);
     }
   }
   return "";
@@ -39,7 +39,7 @@ std::string CheckShape(const SchedulerConfig& config, const Dispatch& dispatch) 
   if (!dispatch.emitted.empty() && dispatch.emitted.size() != dispatch.n) {
     return absl::StrCat("emitted has ", dispatch.emitted.size(), " choices, n is ", dispatch.n);
   }
-  std::string error = CheckTokens("prompt", dispatch.prompt, config.vocab_size);
+  std::string error = CheckTokens("the prompt", dispatch.prompt, config.vocab_size);
   for (const std::vector<uint32_t>& emitted : dispatch.emitted) {
     if (emitted.size() > sampling.max_tokens) {
       return absl::StrCat("emitted has ", emitted.size(), " tokens, max_tokens is ",

@@ -74,17 +74,17 @@ absl::Status RankLink::Wait(Duration timeout) {
 
 absl::StatusOr<bool> RankLink::Next(RouterToWorker& message) {
   Frame frame;
-  KVERN_ASSIGN_OR_RETURN(ReceiveResult result, socket_.Receive(&frame));
+  std::vector<Frame> attached;
+  KVERN_ASSIGN_OR_RETURN(ReceiveResult result, socket_.Receive(&frame, &attached));
   if (result == ReceiveResult::kNothing) {
     // Looked at last: what came before the break is still read.
     broken_ = broken_ || watch_->Broken();
     if (broken_) return Unavailable("the connection to the router at ", endpoint_, " broke");
     return false;
   }
-  if (result == ReceiveResult::kMalformed) {
-    return Internal("the router at ", endpoint_, " sent a message of several frames");
-  }
-  Decoded<RouterToWorker> decoded = DecodeRouterToWorker(frame.bytes());
+  std::vector<Bytes> prompts;
+  for (const Frame& prompt : attached) prompts.push_back(prompt.bytes());
+  Decoded<RouterToWorker> decoded = DecodeRouterToWorkerInParts(frame.bytes(), prompts);
   if (!decoded.ok()) return Internal("the router at ", endpoint_, " sent: ", decoded.error);
   message = std::move(decoded.message);
   return true;

@@ -11,6 +11,7 @@
 #include <fstream>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "cluster/base/clock.h"
 #include "cluster/net/connection_watch.h"
@@ -132,6 +133,48 @@ TEST_F(SocketTest, MessagesOfAnotherNumberOfFramesAreDropped) {
   for (int i = 0; i < 3; ++i) EXPECT_EQ(Receive(router, &id, &frame), ReceiveResult::kMalformed);
   ASSERT_EQ(Receive(router, &id, &frame), ReceiveResult::kMessage);
   EXPECT_EQ(frame.text(), "good");
+}
+
+TEST_F(SocketTest, FramesAreAttachedToABody) {
+  RouterSocket router = Bind();
+  DealerSocket dealer = Connect(router);
+  std::string body = "hello";
+  ASSERT_EQ(dealer.Send(body).value(), SendResult::kSent);
+  std::string id;
+  Frame frame;
+  ASSERT_EQ(Receive(router, &id, &frame), ReceiveResult::kMessage);
+  auto owner = std::make_shared<const std::string>("one, two" + std::string(5000, 'x'));
+  std::weak_ptr<const std::string> held = owner;
+  std::span<const std::byte> bytes = std::as_bytes(std::span(*owner));
+  std::vector<SharedBytes> parts = {
+      {bytes.first(3), owner}, {bytes.subspan(5), owner}, {bytes.first(0), owner}};
+  for (int attached = 0; attached <= 3; ++attached) {
+    body = absl::StrCat("with ", attached);
+    ASSERT_EQ(router.Send(id, body, std::span(parts).first(static_cast<size_t>(attached))).value(),
+              SendResult::kSent);
+  }
+  parts.clear();
+  owner.reset();
+  Poller poller;
+  poller.Add(dealer);
+  for (size_t attached = 0; attached <= 3; ++attached) {
+    std::vector<Frame> got;
+    while (dealer.Receive(&frame, &got).value() != ReceiveResult::kMessage) {
+      ASSERT_TRUE(poller.Wait(kTimeMax).ok());
+    }
+    EXPECT_EQ(frame.text(), absl::StrCat("with ", attached));
+    ASSERT_EQ(got.size(), attached);
+    if (attached > 0) {
+      EXPECT_EQ(got[0].text(), "one");
+    }
+    if (attached > 1) {
+      EXPECT_EQ(got[1].text(), "two" + std::string(5000, 'x'));
+    }
+    if (attached > 2) {
+      EXPECT_EQ(got[2].text(), "");
+    }
+  }
+  while (!held.expired()) std::this_thread::yield();  // ZeroMQ's thread lets go at last
 }
 
 TEST_F(SocketTest, ATooLargeMessageCutsItsSenderOff) {

@@ -20,7 +20,7 @@ template <typename Sent, typename Received>
 class Talker {
  public:
   Talker(DealerSocket socket, std::string (*encode)(const Sent&, Incarnation),
-         Decoded<Received> (*decode)(Bytes))
+         Decoded<Received> (*decode)(Bytes, std::span<const Bytes>))
       : socket_(std::move(socket)), encode_(encode), decode_(decode) {}
 
   void Say(const Sent& message) { SayBytes(encode_(message, 1)); }
@@ -34,12 +34,15 @@ class Talker {
     poller.Add(socket_);
     Time end = MonotonicNow() + kPatience;
     Frame frame;
+    std::vector<Frame> attached;
     while (MonotonicNow() < end) {
-      if (socket_.Receive(&frame).value() == ReceiveResult::kNothing) {
+      if (socket_.Receive(&frame, &attached).value() == ReceiveResult::kNothing) {
         EXPECT_TRUE(poller.Wait(end - MonotonicNow()).ok());
         continue;
       }
-      Decoded<Received> decoded = decode_(frame.bytes());
+      std::vector<Bytes> prompts;
+      for (const Frame& prompt : attached) prompts.push_back(prompt.bytes());
+      Decoded<Received> decoded = decode_(frame.bytes(), prompts);
       EXPECT_TRUE(decoded.ok()) << decoded.error;
       T* wanted = std::get_if<T>(&decoded.message);
       if (wanted != nullptr) return std::move(*wanted);
@@ -64,8 +67,14 @@ class Talker {
 
   DealerSocket socket_;
   std::string (*encode_)(const Sent&, Incarnation);
-  Decoded<Received> (*decode_)(Bytes);
+  Decoded<Received> (*decode_)(Bytes, std::span<const Bytes>);
 };
+
+// Answers to clients are one frame.
+inline Decoded<RouterToClient> DecodeAnswer(Bytes bytes, std::span<const Bytes> attached) {
+  EXPECT_TRUE(attached.empty());
+  return DecodeRouterToClient(bytes);
+}
 
 using TestClient = Talker<ClientMessage, RouterToClient>;
 using TestWorker = Talker<WorkerToRouter, RouterToWorker>;
@@ -108,7 +117,7 @@ class LoopTest : public ::testing::Test {
   }
   TestClient NewClient() {
     TestClient client(DealerSocket::Connect(*context_, ports_->endpoint(), PeerOptions()).value(),
-                      EncodeClientMessage, DecodeRouterToClient);
+                      EncodeClientMessage, DecodeAnswer);
     client.Say(Hello{1, "", "test"});
     EXPECT_EQ(client.Expect<Welcome>().router_incarnation, 99u);
     return client;
@@ -117,7 +126,7 @@ class LoopTest : public ::testing::Test {
   TestWorker NewWorker() {
     TestWorker worker(
         DealerSocket::Connect(*context_, ports_->worker_endpoint(), PeerOptions()).value(),
-        EncodeWorkerToRouter, DecodeRouterToWorker);
+        EncodeWorkerToRouter, DecodeRouterToWorkerInParts);
     Join join;
     join.group = "a";
     join.group_incarnation = 5;

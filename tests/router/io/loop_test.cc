@@ -62,8 +62,8 @@ TEST_F(LoopTest, ARequestGoesRound) {
   EXPECT_EQ(snapshot.distributions.ttft.count(), 1u);
 }
 
-// Their ids stay in the messages that brought them until they leave; those are gone by then that
-// came with ids the model does not know.
+// Their ids stay in the messages that brought them until they have left, and are not looked at; a
+// message goes at once if the service refuses it.
 TEST_F(LoopTest, LongPromptsGoRoundUnchanged) {
   TestWorker worker = NewWorker();
   TestClient client = NewClient();
@@ -74,9 +74,8 @@ TEST_F(LoopTest, LongPromptsGoRoundUnchanged) {
     GenerateRequest request = Request(id);
     request.prompt_token_ids = ids;
     client.Say(request);
-    ids.back() = 1u << 20;
     request.request_id = {1, id};
-    request.prompt_token_ids = ids;
+    request.model = "another";
     client.Say(request);
   }
   uint64_t id = 0;
@@ -92,8 +91,35 @@ TEST_F(LoopTest, LongPromptsGoRoundUnchanged) {
     EXPECT_EQ(client.Expect<Accepted>().request_id, (RequestId{0, k}));
     RequestError error = client.Expect<RequestError>();
     EXPECT_EQ(error.request_id, (RequestId{1, k}));
-    EXPECT_EQ(error.code, ErrorCode::kInvalidArgument);
+    EXPECT_EQ(error.code, ErrorCode::kNotFound);
   }
+}
+
+// Those of a short prompt are looked at here, those of a long one by the worker.
+TEST_F(LoopTest, AnIdThatTheModelDoesNotKnowIsRefused) {
+  TestWorker worker = NewWorker();
+  TestClient client = NewClient();
+  GenerateRequest request = Request(1);
+  request.prompt_token_ids = std::vector<uint32_t>(2047, kVocab);
+  client.Say(request);
+  EXPECT_EQ(client.Expect<RequestError>().message,
+            "token id in the prompt is 267, allowed: below 267");
+  request.request_id = {0, 2};
+  request.prompt_token_ids = std::vector<uint32_t>(2048, kVocab);
+  client.Say(request);
+  Commands commands = worker.Expect<Commands>();
+  ASSERT_EQ(commands.dispatches.size(), 1u);
+  StepReport report;
+  report.group_incarnation = 5;
+  report.step_id = 1;
+  report.acked_command = commands.sequence;
+  report.nacks.push_back({{0, 2}, commands.dispatches[0].epoch, ErrorCode::kInvalidArgument, "id"});
+  worker.Say(report);
+  EXPECT_EQ(client.Expect<Accepted>().request_id, (RequestId{0, 2}));
+  RequestError error = client.Expect<RequestError>();
+  EXPECT_EQ(error.code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(error.message, "id");
+  EXPECT_EQ(Snapshot().status.groups[0].reserved_blocks, 0u);
 }
 
 TEST_F(LoopTest, TextIsTokenisedOnTheWay) {
@@ -179,10 +205,10 @@ TEST_F(LoopTest, RubbishOnBothSocketsIsCountedAndHarmsNobody) {
   Rng rng(1);
   constexpr uint64_t kMessages = 300;
   TestClient stranger(DealerSocket::Connect(*context_, ports_->endpoint(), PeerOptions()).value(),
-                      EncodeClientMessage, DecodeRouterToClient);
+                      EncodeClientMessage, DecodeAnswer);
   TestWorker strange_worker(
       DealerSocket::Connect(*context_, ports_->worker_endpoint(), PeerOptions()).value(),
-      EncodeWorkerToRouter, DecodeRouterToWorker);
+      EncodeWorkerToRouter, DecodeRouterToWorkerInParts);
   for (uint64_t i = 0; i < kMessages; ++i) {
     std::string bytes(rng.Below(300), '\0');
     for (char& byte : bytes) byte = static_cast<char>(rng.Next());

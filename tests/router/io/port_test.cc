@@ -136,6 +136,67 @@ TEST_F(PortTest, WhatBlocksIsSentLaterInOrder) {
   EXPECT_THAT(port.TakeLost(), IsEmpty());
 }
 
+// What is attached stays with its body, and its bytes with their owner until they have left.
+TEST_F(PortTest, WhatIsAttachedWaitsWithItsBody) {
+  limits_.pending_messages = 1000;
+  limits_.pending_bytes = 1u << 30;
+  Port port = Bind();
+  std::string routing_id;
+  DealerSocket dealer = Connect(port, &routing_id);
+  PeerId peer = port.Heard(routing_id, 1);
+  std::vector<std::weak_ptr<const std::string>> owners;
+  for (int blocked = 0; blocked < 10;) {
+    auto load = std::make_shared<const std::string>(100'000, static_cast<char>(owners.size()));
+    owners.emplace_back(load);
+    SharedBytes attached{std::as_bytes(std::span(*load)), load};
+    Port::Message message{absl::StrCat(owners.size() - 1), {attached, attached}};
+    ASSERT_TRUE(port.Send(peer, std::move(message)).ok());
+    if (port.HasPending()) ++blocked;
+    ASSERT_LT(owners.size(), 10'000u) << "a connection without a bound";
+  }
+  for (size_t i = 0; i < owners.size(); ++i) {
+    Time end = MonotonicNow() + kPatience;
+    Frame frame;
+    std::vector<Frame> attached;
+    while (dealer.Receive(&frame, &attached).value() != ReceiveResult::kMessage) {
+      ASSERT_LT(MonotonicNow(), end);
+      ASSERT_TRUE(port.Retry().ok());
+    }
+    ASSERT_EQ(frame.text(), absl::StrCat(i));
+    ASSERT_EQ(attached.size(), 2u);
+    for (const Frame& part : attached) {
+      ASSERT_EQ(part.text(), std::string(100'000, static_cast<char>(i)));
+    }
+    // ZeroMQ's thread lets go when it has written them, a moment after they are here.
+    while (!owners[i].expired()) ASSERT_LT(MonotonicNow(), end);
+  }
+  EXPECT_FALSE(port.Retry().value());
+}
+
+TEST_F(PortTest, WhatIsAttachedCountsAgainstTheLimits) {
+  std::shared_ptr<const std::string> load;
+  auto attach = [&](size_t bytes) {
+    load = std::make_shared<const std::string>(bytes, 'x');
+    return SharedBytes{std::as_bytes(std::span(*load)), load};
+  };
+  Port port = Bind();
+  std::string routing_id;
+  DealerSocket dealer = Connect(port, &routing_id);
+  PeerId peer = port.Heard(routing_id, 1);
+  std::vector<PeerId> lost;
+  for (int i = 0; lost.empty(); ++i) {
+    ASSERT_LT(i, 10'000) << "a slow reader holds memory without a bound";
+    ASSERT_TRUE(port.Send(peer, Port::Message{"small", {attach(1'000'000)}}).ok());
+    lost = port.TakeLost();
+  }
+  EXPECT_THAT(lost, ElementsAre(peer));
+  DealerSocket other = Connect(port, &routing_id);
+  peer = port.Heard(routing_id, 1);
+  Port::Message too_large{"small", {attach(10), attach(limits_.max_body_bytes + 1)}};
+  ASSERT_TRUE(port.Send(peer, std::move(too_large)).ok());
+  EXPECT_THAT(port.TakeLost(), ElementsAre(peer));
+}
+
 TEST_F(PortTest, Case30ASlowPeerIsLostWithinItsLimits) {
   Port port = Bind();
   std::string routing_id;
