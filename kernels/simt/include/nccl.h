@@ -5,7 +5,8 @@
 // for peers without end), the order of a sum changes with its size, a rank that hangs is never
 // reported, every error but ncclInvalidArgument is final for the communicator, and a collective
 // answers ncclInProgress: until ncclCommGetAsyncError says ncclSuccess it is not in the stream, and
-// the next one is ncclInvalidArgument.
+// the next one is ncclInvalidArgument. Where the real one would wait for ever for a graph that
+// holds its collectives, ncclCommAbort and ncclCommDestroy end the process and say so.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -11,11 +11,13 @@ inline namespace kvern_emulated_cuda {
 
 struct CUgraph_st {
   std::vector<kvern::simt::Task> tasks;
+  kvern::simt::Held held;
 };
 
 struct CUgraphExec_st {
   // Shared with the launches in flight.
   std::shared_ptr<const std::vector<kvern::simt::Task>> tasks;
+  kvern::simt::Held held;
 };
 
 }  // namespace kvern_emulated_cuda
@@ -68,6 +70,12 @@ bool IsCapturing(cudaStream_t stream) {
   return FindCapture(stream) != nullptr;
 }
 
+void HoldInGraph(cudaStream_t stream, std::shared_ptr<const void> object) {
+  const std::lock_guard lock(CapturesMutex());
+  Capture* capture = FindCapture(stream);
+  if (capture != nullptr) capture->held.push_back(std::move(object));
+}
+
 cudaError_t Record(cudaStream_t stream, Task& task) {
   const std::lock_guard lock(CapturesMutex());
   Capture* capture = FindCapture(stream);
@@ -110,6 +118,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   const bool invalidated = capture->invalidated;
   auto made = std::make_unique<CUgraph_st>();
   made->tasks = std::move(capture->tasks);
+  made->held = std::move(capture->held);
   std::erase_if(kvern::simt::Captures(), [&](const auto& c) { return c.get() == capture; });
   if (invalidated) return Answer(cudaErrorStreamCaptureInvalidated);
   const cudaError_t error = Answer(cudaSuccess);
@@ -131,7 +140,8 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph,
   if (graph == nullptr || flags != 0) return Answer(cudaErrorInvalidValue);
   const cudaError_t error = Answer(cudaSuccess);
   if (error != cudaSuccess) return error;
-  *exec = new CUgraphExec_st{std::make_shared<const std::vector<kvern::simt::Task>>(graph->tasks)};
+  *exec = new CUgraphExec_st{std::make_shared<const std::vector<kvern::simt::Task>>(graph->tasks),
+                             graph->held};
   return cudaSuccess;
 }
 

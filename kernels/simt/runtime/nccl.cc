@@ -1,6 +1,8 @@
 #include <nccl.h>
 
 #include <atomic>
+#include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -10,6 +12,7 @@
 #include "kernels/simt/runtime/enqueue.h"
 #include "kernels/simt/runtime/nccl_group.h"
 #include "kernels/simt/runtime/state.h"
+#include "kernels/simt/runtime/stream.h"
 
 namespace kvern::simt {
 namespace {
@@ -64,7 +67,10 @@ inline namespace kvern_emulated_cuda {
 
 struct ncclComm {
   std::shared_ptr<kvern::simt::CommState> state = std::make_shared<kvern::simt::CommState>();
+  // Held by every graph with a collective of this communicator.
+  std::shared_ptr<const int> recorded = std::make_shared<const int>(0);
   std::thread joining;
+  int rank = 0;
   int ranks = 0;
   int device = 0;
 };
@@ -89,7 +95,20 @@ ncclResult_t Enqueue(ncclComm_t comm, const kvern::simt::NcclCall& call, const v
         kvern::simt::RunCall(*state, call, send, receive);
       });
   if (error != cudaSuccess) return ncclUnhandledCudaError;
+  kvern::simt::HoldInGraph(stream, comm->recorded);
   return ncclInProgress;
+}
+
+// The real one polls until all graphs that hold its collectives are destroyed (commDestroySync,
+// since 2.26): for ever, where that is left to whoever comes after this call.
+void CheckNoGraphIsLeft(const ncclComm& comm) {
+  if (comm.recorded.use_count() == 1) return;
+  std::fprintf(
+      stderr,
+      "emulated NCCL: the communicator of rank %d of %d, device %d, ends before the graphs "
+      "that its collectives are recorded in (%ld are left): NCCL would wait for them\n",
+      comm.rank, comm.ranks, comm.device, comm.recorded.use_count() - 1);
+  std::abort();
 }
 
 bool IsKnown(ncclDataType_t type) {
@@ -145,6 +164,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id
   }
   if (kvern::simt::Broken() != cudaSuccess) return ncclUnhandledCudaError;
   auto made = std::make_unique<ncclComm>();
+  made->rank = rank;
   made->ranks = ranks;
   made->device = kvern::simt::CurrentDevice();
   made->joining = std::thread([state = made->state, id, ranks, rank, device = made->device] {
@@ -166,6 +186,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
 
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
   if (comm == nullptr) return ncclInvalidArgument;
+  CheckNoGraphIsLeft(*comm);
   comm->state->aborted = true;
   std::shared_ptr<kvern::simt::NcclGroup> group;
   {
@@ -180,6 +201,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   if (comm == nullptr) return ncclInvalidArgument;
+  CheckNoGraphIsLeft(*comm);
   comm->joining.join();  // without end when a peer never comes, as the real one
   delete comm;
   return ncclSuccess;

@@ -15,6 +15,8 @@
 namespace kvern::simt {
 
 using Task = std::function<void()>;
+// What a graph holds of somebody's as long as it exists, as a user object of CUDA's.
+using Held = std::vector<std::shared_ptr<const void>>;
 
 // One capture, from BeginCapture to EndCapture. Guarded by the lock of capture.cc.
 struct Capture {
@@ -23,6 +25,7 @@ struct Capture {
   std::thread::id owner;
   bool invalidated = false;
   std::vector<Task> tasks;
+  Held held;
 };
 
 // An operation that must not run while a stream captures: false, and the captures it hits are
@@ -34,6 +37,9 @@ bool InvalidateCapture(cudaStream_t stream);
 // Records `task` if `stream` captures. cudaErrorNotReady: it does not, the task is untouched.
 cudaError_t Record(cudaStream_t stream, Task& task);
 bool IsCapturing(cudaStream_t stream);
+// If `stream` captures, the graph and all that is made from it hold `object` until they are
+// destroyed.
+void HoldInGraph(cudaStream_t stream, std::shared_ptr<const void> object);
 
 // The stream meant by a handle: null is a queue of the calling thread's device.
 cudaStream_t Resolve(cudaStream_t stream);

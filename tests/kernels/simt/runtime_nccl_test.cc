@@ -67,6 +67,13 @@ struct Rank {
   ncclResult_t Sum(size_t count) {
     return Called(ncclAllReduce(data, data, count, ncclFloat32, ncclSum, comm, stream));
   }
+  cudaGraph_t RecordSum() {
+    EXPECT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+    EXPECT_EQ(Sum(1), ncclSuccess);
+    cudaGraph_t graph = nullptr;
+    EXPECT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+    return graph;
+  }
   // What a call that answered `result` came to.
   ncclResult_t Called(ncclResult_t result) const {
     return result == ncclInProgress ? Settled() : result;
@@ -150,14 +157,43 @@ TEST(Nccl, WorksInsideGraphs) {
   OnRanks(2, [](Rank& rank) {
     rank.Write({1.0f});
     ASSERT_EQ(rank.Sum(1), ncclSuccess);
-    ASSERT_EQ(cudaStreamBeginCapture(rank.stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
-    ASSERT_EQ(rank.Sum(1), ncclSuccess);
-    cudaGraph_t graph = nullptr;
-    ASSERT_EQ(cudaStreamEndCapture(rank.stream, &graph), cudaSuccess);
+    const cudaGraph_t graph = rank.RecordSum();
     cudaGraphExec_t exec = nullptr;
     ASSERT_EQ(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
     for (int i = 0; i < 3; ++i) ASSERT_EQ(cudaGraphLaunch(exec, rank.stream), cudaSuccess);
     EXPECT_EQ(rank.Read(1), std::vector<float>{16});
+    ASSERT_EQ(cudaGraphExecDestroy(exec), cudaSuccess);
+    ASSERT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+  });
+}
+
+// A graph as well as what was instantiated from it.
+TEST(Nccl, ACommunicatorMustNotEndBeforeItsGraphs) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  for (const bool instantiated : {false, true}) {
+    EXPECT_DEATH(
+        OnRanks(1,
+                [&](Rank& rank) {
+                  const cudaGraph_t graph = rank.RecordSum();
+                  if (!instantiated) return;
+                  cudaGraphExec_t exec = nullptr;
+                  EXPECT_EQ(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
+                  EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+                }),
+        "the communicator of rank 0 of 1, device 0, ends before the graphs .* .1 are left");
+  }
+}
+
+// What was launched of a graph that is gone does not count.
+TEST(Nccl, ALaunchOutlivesItsGraphAndMayBeAborted) {
+  OnRanks(2, [](Rank& rank) {
+    const cudaGraph_t graph = rank.RecordSum();
+    cudaGraphExec_t exec = nullptr;
+    ASSERT_EQ(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
+    // Nobody answers rank 0, which Close ends.
+    if (rank.rank == 0) {
+      ASSERT_EQ(cudaGraphLaunch(exec, rank.stream), cudaSuccess);
+    }
     ASSERT_EQ(cudaGraphExecDestroy(exec), cudaSuccess);
     ASSERT_EQ(cudaGraphDestroy(graph), cudaSuccess);
   });
