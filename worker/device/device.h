@@ -32,7 +32,7 @@ class Buffer {
  public:
   virtual ~Buffer() = default;
   virtual void* data() = 0;
-  virtual size_t bytes() const = 0;
+  virtual size_t bytes() const = 0;  // as allocated, padding included
 };
 
 // A weight matrix [rows = outputs, cols = inputs] in the device's own layout, filled at load.

@@ -40,7 +40,7 @@ class Decoder::Impl {
   absl::Status Prepare(const BatchLayout& layout);
   absl::Status SetTokenIds(const BatchLayout& layout) { return batch_->SetTokenIds(layout); }
   absl::StatusOr<Tensor> Run(KvCache& cache);
-  size_t workspace_bytes() const { return workspace_->bytes() + batch_->bytes(); }
+  size_t workspace_bytes() const;
   void ForgetRecordedSteps() { steps_.clear(); }
 
  private:
@@ -69,8 +69,7 @@ class Decoder::Impl {
   Communicator& comm_;
   const DecoderLimits limits_;
   std::unique_ptr<Batch> batch_;
-  std::unique_ptr<Buffer> workspace_;
-  std::vector<std::pair<Tensor*, size_t>> places_;  // in workspace_
+  std::vector<std::pair<Tensor*, std::unique_ptr<Buffer>>> workspace_;
   bool placed_ = false;
   Tensor hidden_;                          // [T, H]
   Tensor delta_;                           // [T, H]
@@ -122,29 +121,31 @@ absl::Status Decoder::Impl::Allocate() {
       {&logit_normed_, shared ? 0 : logit_rows, hidden, type},
       {&logits_, logit_rows, shard.vocab.size(), DType::kF32},
   };
-  constexpr size_t kAlignment = 256;  // what a GPU's loads and products want
-  size_t total = 0;
   for (const Part& part : parts) {
     *part.tensor = {nullptr, part.dtype, part.rows, part.cols, part.cols};
-    places_.emplace_back(part.tensor, total);
     size_t bytes = static_cast<size_t>(part.rows * part.cols) * SizeOf(part.dtype);
-    total += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    if (bytes == 0) continue;
+    KVERN_ASSIGN_OR_RETURN(auto buffer, device_.Allocate(bytes));
+    workspace_.emplace_back(part.tensor, std::move(buffer));
   }
-  KVERN_ASSIGN_OR_RETURN(workspace_, device_.Allocate(total));
   return AllocateBatch();
 }
 
 // With the first step: until then the workspace may only be laid out.
 void Decoder::Impl::PlaceTensors() {
   if (std::exchange(placed_, true)) return;
-  for (auto& [tensor, offset] : places_) {
-    tensor->data = static_cast<char*>(workspace_->data()) + offset;
-  }
+  for (auto& [tensor, buffer] : workspace_) tensor->data = buffer->data();
   if (device_.activation_dtype() == DType::kF32) {
     normed_ = delta_;
     logit_normed_ = logit_delta_;
     query_ = qkv_.Columns(0, query_.cols);
   }
+}
+
+size_t Decoder::Impl::workspace_bytes() const {
+  size_t bytes = batch_->bytes();
+  for (const auto& [tensor, buffer] : workspace_) bytes += buffer->bytes();
+  return bytes;
 }
 
 absl::Status Decoder::Impl::AllocateBatch() {

@@ -11,6 +11,9 @@
 
 #include "kernels/simt/dim3.h"
 
+// How source that both compile tells them apart.
+#define KVERN_EMULATED_CUDA 1
+
 inline namespace kvern_emulated_cuda {
 
 enum cudaError {

@@ -5,9 +5,11 @@
 #include <cstring>
 #include <vector>
 
+#include "kernels/cuda/launch.h"
 #include "kernels/simt/runtime/enqueue.h"
 #include "worker/comm/nccl/gpu_backend.h"
-#include "worker/device/cuda/cuda_context.h"
+#include "worker/device/cuda/cuda_device.h"
+#include "worker/device/cuda/cuda_matrix.h"
 #include "worker/device/ops.h"
 
 namespace kvern {
@@ -107,16 +109,18 @@ TEST(EmulatedDevice, ALayoutIsOneAllocationOfWhatItsPiecesSay) {
   auto odd = device->Allocate(1001);
   auto matrix = device->NewMatrix(WeightFormat::kF32, 3, 8);
   auto batch = device->NewBatch({4, 4, 16, 2, 1, 16});
+  auto free_before_kv = device->OwnMemory();
   auto cache = device->NewKvCache({5, 2, 1, 16, DType::kBf16});
-  ASSERT_TRUE(odd.ok() && matrix.ok() && batch.ok() && cache.ok());
+  ASSERT_TRUE(odd.ok() && matrix.ok() && batch.ok() && free_before_kv.ok() && cache.ok());
   EXPECT_EQ(simt::MallocsOf(0).calls, before.calls);
   auto free_laid_out = device->OwnMemory();
   ASSERT_TRUE(device->Commit().ok());
   auto free_after = device->OwnMemory();
   ASSERT_TRUE(free_before.ok() && free_laid_out.ok() && free_after.ok());
 
-  const size_t pieces =
-      (*odd)->bytes() + (*matrix)->bytes() + (*batch)->bytes() + 5 * (*cache)->shape().BlockBytes();
+  const size_t blocks = free_before_kv->free_bytes - free_laid_out->free_bytes;
+  EXPECT_EQ(blocks, 5 * (*cache)->shape().BlockBytes() + kGuardBytes);
+  const size_t pieces = (*odd)->bytes() + (*matrix)->bytes() + (*batch)->bytes() + blocks;
   EXPECT_EQ(simt::MallocsOf(0).calls, before.calls + 1);
   EXPECT_EQ(simt::MallocsOf(0).bytes - before.bytes, pieces + device->own_bytes());
   EXPECT_EQ(free_before->free_bytes - free_laid_out->free_bytes, pieces);
@@ -156,8 +160,80 @@ TEST(EmulatedDevice, LargePiecesLieCloseTogether) {
   }
   auto after = device->OwnMemory();
   ASSERT_TRUE(after.ok());
-  EXPECT_EQ(before->free_bytes - after->free_bytes, kPieces * kBytes);
+  EXPECT_EQ(before->free_bytes - after->free_bytes, kPieces * (kBytes + kGuardBytes));
   EXPECT_EQ(before->total_bytes, after->total_bytes);
+}
+
+// Two pieces side by side in one allocation, both of a size that needs no padding, and a matrix.
+class EmulatedOverruns : public testing::Test {
+ protected:
+  static constexpr size_t kFloats = 128;
+  static constexpr int64_t kRows = 16;
+  static constexpr int64_t kColumns = 8;
+
+  void SetUp() override {
+    if (kGuardBytes == 0) GTEST_SKIP() << "only AddressSanitizer sees them";
+    GTEST_FLAG_SET(death_test_style, "threadsafe");
+    device_ = Open();
+    device_->BeginLayout();
+    auto first = device_->Allocate(kFloats * sizeof(float));
+    auto second = device_->Allocate(3 * kFloats * sizeof(float));
+    auto matrix = device_->NewMatrix(WeightFormat::kBf16, kRows, kColumns);
+    ASSERT_TRUE(first.ok() && second.ok() && matrix.ok() && device_->Commit().ok());
+    first_ = *std::move(first);
+    second_ = *std::move(second);
+    matrix_ = *std::move(matrix);
+  }
+
+  // Reads `count` floats, writes as many halves of them, and waits.
+  void Round(Buffer& in, Buffer& out, size_t count) {
+    const gpu::ToBf16Args args = {static_cast<const float*>(in.data()),
+                                  static_cast<gpu::Bf16*>(out.data()), static_cast<int64_t>(count)};
+    EXPECT_EQ(gpu::LaunchToBf16(args, static_cast<CudaDevice&>(*device_).context().stream()),
+              cudaSuccess);
+    EXPECT_TRUE(device_->Synchronize().ok());
+  }
+
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Buffer> first_;
+  std::unique_ptr<Buffer> second_;
+  std::unique_ptr<Matrix> matrix_;
+};
+
+constexpr char kOverrun[] = "AddressSanitizer: use-after-poison";
+
+TEST_F(EmulatedOverruns, OfAKernelByOneElementAreSeen) {
+  Round(*first_, *second_, kFloats);
+  Round(*second_, *first_, 2 * kFloats);
+  EXPECT_DEATH(Round(*first_, *second_, kFloats + 1), kOverrun);      // reads one too many
+  EXPECT_DEATH(Round(*second_, *first_, 2 * kFloats + 1), kOverrun);  // and writes one
+}
+
+TEST_F(EmulatedOverruns, OfACopyByOneByteAreSeen) {
+  std::vector<char> host(kFloats * sizeof(float) + 1);
+  const auto write = [&](size_t bytes) {
+    EXPECT_TRUE(device_->CopyToDevice(first_->data(), host.data(), bytes).ok());
+    EXPECT_TRUE(device_->Synchronize().ok());  // the copy may be under way still
+  };
+  write(host.size() - 1);
+  EXPECT_DEATH(write(host.size()), kOverrun);
+  EXPECT_DEATH((void)device_->CopyToHost(host.data(), first_->data(), host.size()), kOverrun);
+}
+
+// The room for a matrix's bias is not the matrix: it is closed until there is one.
+TEST_F(EmulatedOverruns, OfAMatrixIntoItsBiasAreSeen) {
+  const auto& matrix = static_cast<CudaMatrix&>(*matrix_);
+  std::vector<uint16_t> host(kRows * (kColumns + 1) + 1);
+  const auto read = [&](int64_t values) {
+    return device_->CopyToHost(host.data(), matrix.data(), static_cast<size_t>(values) * 2);
+  };
+  EXPECT_TRUE(read(kRows * kColumns).ok());
+  EXPECT_DEATH((void)read(kRows * kColumns + 1), kOverrun);
+  const auto* bias = static_cast<const float*>(first_->data());
+  cudaStream_t stream = static_cast<CudaDevice&>(*device_).context().stream();
+  EXPECT_TRUE(matrix.RoundedBias(bias, stream).ok());
+  EXPECT_TRUE(read(kRows * (kColumns + 1)).ok());
+  EXPECT_DEATH((void)read(kRows * (kColumns + 1) + 1), kOverrun);
 }
 
 TEST(EmulatedDevice, WeightsOfAllTypesAreRoundedToBf16) {

@@ -141,7 +141,7 @@ bool CudaMatMul::Serves(const Shape& shape, const Layouts& l,
   cublasLtMatmulHeuristicResult_t result = {};
   return cublasLtMatmulAlgoCheck(handle_, DescFor(shape), l.weight, l.x, l.out, l.out, &algo,
                                  &result) == CUBLAS_STATUS_SUCCESS &&
-         result.workspaceSize <= workspace_.bytes();
+         result.workspaceSize <= workspace_.size();
 }
 
 bool CudaMatMul::ServesAllRows(const Shape& shape, const cublasLtMatmulAlgo_t& algo) const {
@@ -206,7 +206,7 @@ absl::Status CudaMatMul::Multiply(const Tensor& x, const void* weight, const voi
   const float zero = 0;
   return LtStatus(cublasLtMatmul(handle_, DescFor(shape), &one, weight, l.weight, x.data, l.x,
                                  &zero, out.data, l.out, out.data, l.out, &plan->algo,
-                                 workspace_.data(), workspace_.bytes(), context_.stream()),
+                                 workspace_.data(), workspace_.size(), context_.stream()),
                   "product");
 }
 

@@ -66,13 +66,16 @@ absl::StatusOr<std::unique_ptr<Matrix>> CudaMatrix::Create(StagedCopies& copies,
                              &bytes)) {
     return ResourceExhausted("a matrix of ", rows, " x ", cols, " overflows 64 bits");
   }
-  KVERN_ASSIGN_OR_RETURN(DeviceMemory memory, arena.LayOut(bytes));
+  const size_t bias = static_cast<size_t>(rows) * 2;
+  KVERN_ASSIGN_OR_RETURN(DeviceMemory memory,
+                         arena.LayOut(bytes, DeviceArena::Content::kAnything, bias));
   return std::unique_ptr<Matrix>(new CudaMatrix(copies, rows, cols, std::move(memory)));
 }
 
 absl::StatusOr<const void*> CudaMatrix::RoundedBias(const float* bias, cudaStream_t stream) const {
   void* values = static_cast<uint16_t*>(memory_.data()) + rows_ * cols_;
   if (rounded_ == bias) return values;
+  AllowMemory(values, static_cast<size_t>(rows_) * 2);
   const gpu::ToBf16Args args = {bias, static_cast<gpu::Bf16*>(values), rows_};
   KVERN_RETURN_IF_ERROR(CudaStatus(gpu::LaunchToBf16(args, stream), "to_bf16"));
   rounded_ = bias;

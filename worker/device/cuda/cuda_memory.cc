@@ -22,18 +22,23 @@ void* DeviceMemory::data() const {
   return allocation_->base + offset_;
 }
 
-absl::StatusOr<DeviceMemory> DeviceArena::LayOut(size_t bytes, Content content) {
+absl::StatusOr<DeviceMemory> DeviceArena::LayOut(size_t bytes, Content content, size_t closed) {
+  KVERN_CHECK_LE(closed, bytes);
   DeviceMemory piece;
   size_t end = 0;
-  if (bytes > SIZE_MAX - kAlignment) return ResourceExhausted("GPU memory of ", bytes, " bytes");
-  piece.bytes_ = (std::max<size_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment;
+  if (bytes > SIZE_MAX - kAlignment - kGuardBytes) {
+    return ResourceExhausted("GPU memory of ", bytes, " bytes");
+  }
+  const size_t wanted = std::max<size_t>(bytes, 1) + kGuardBytes;
+  piece.size_ = bytes;
+  piece.bytes_ = (wanted + kAlignment - 1) / kAlignment * kAlignment;
   if (__builtin_add_overflow(bytes_, piece.bytes_, &end)) {
     return ResourceExhausted("GPU memory of ", bytes, " bytes beside ", bytes_, " others");
   }
   if (next_ == nullptr) next_ = std::make_shared<DeviceMemory::Allocation>();
   piece.allocation_ = next_;
   piece.offset_ = std::exchange(bytes_, end);
-  if (content == Content::kZero) zeroed_.emplace_back(piece.offset_, piece.bytes_);
+  pieces_.push_back({piece.offset_, bytes - closed, end, content});
   return piece;
 }
 
@@ -41,7 +46,7 @@ absl::Status DeviceArena::Commit() {
   if (next_ == nullptr) return absl::OkStatus();
   const auto allocation = std::exchange(next_, nullptr);
   const size_t bytes = std::exchange(bytes_, 0);
-  const auto zeroed = std::exchange(zeroed_, {});
+  const auto pieces = std::exchange(pieces_, {});
   context_.Enter();
   void* base = nullptr;
   const cudaError_t error = cudaMalloc(&base, bytes);
@@ -55,9 +60,12 @@ absl::Status DeviceArena::Commit() {
   }
   KVERN_RETURN_IF_ERROR(CudaStatus(error, "cudaMalloc"));
   allocation->base = static_cast<char*>(base);
-  for (const auto& [offset, size] : zeroed) {
-    KVERN_RETURN_IF_ERROR(CudaStatus(
-        cudaMemsetAsync(allocation->base + offset, 0, size, context_.stream()), "cudaMemsetAsync"));
+  for (const Piece& piece : pieces) {
+    char* begin = allocation->base + piece.begin;
+    ForbidMemory(begin + piece.open, piece.end - piece.begin - piece.open);
+    if (piece.content == Content::kAnything || piece.open == 0) continue;
+    KVERN_RETURN_IF_ERROR(
+        CudaStatus(cudaMemsetAsync(begin, 0, piece.open, context_.stream()), "cudaMemsetAsync"));
   }
   return absl::OkStatus();
 }

@@ -10,6 +10,7 @@
 
 #include "cluster/base/status.h"
 #include "worker/device/cuda/cuda_context.h"
+#include "worker/device/cuda/memory_guard.h"
 
 namespace kvern::inline KVERN_GPU_BUILD {
 
@@ -21,7 +22,10 @@ class DeviceMemory {
 
   // REQUIRES: committed. Null for no piece.
   void* data() const;
-  size_t bytes() const { return bytes_; }  // as asked, rounded up to the alignment
+  size_t size() const { return size_; }  // as asked: what may be used
+  size_t bytes() const {
+    return bytes_;
+  }  // as allocated: rounded up to the alignment, with its guard
 
  private:
   friend class DeviceArena;
@@ -29,11 +33,12 @@ class DeviceMemory {
 
   std::shared_ptr<Allocation> allocation_;
   size_t offset_ = 0;
+  size_t size_ = 0;
   size_t bytes_ = 0;
 };
 
 // Pieces are laid out side by side first and allocated together: what they add up to is what is
-// allocated. One thread.
+// allocated. What a piece has beyond what was asked for is forbidden (memory_guard.h). One thread.
 class DeviceArena {
  public:
   enum class Content { kAnything, kZero };
@@ -41,8 +46,10 @@ class DeviceArena {
 
   explicit DeviceArena(CudaContext& context) : context_(context) {}
 
-  // A piece that begins at a multiple of kAlignment. ResourceExhausted for sizes beyond 64 bits.
-  absl::StatusOr<DeviceMemory> LayOut(size_t bytes, Content content = Content::kAnything);
+  // A piece that begins at a multiple of kAlignment. Its last `closed` bytes are forbidden until
+  // somebody allows them. ResourceExhausted for sizes beyond 64 bits.
+  absl::StatusOr<DeviceMemory> LayOut(size_t bytes, Content content = Content::kAnything,
+                                      size_t closed = 0);
   // Allocates all that was laid out since the last call, in one piece. ResourceExhausted naming the
   // bytes and what is free: those pieces will never have an address.
   absl::Status Commit();
@@ -52,8 +59,14 @@ class DeviceArena {
  private:
   CudaContext& context_;
   std::shared_ptr<DeviceMemory::Allocation> next_;
-  size_t bytes_ = 0;                               // of next_
-  std::vector<std::pair<size_t, size_t>> zeroed_;  // offset and bytes of pieces
+  size_t bytes_ = 0;  // of next_
+  struct Piece {
+    size_t begin = 0;
+    size_t open = 0;  // bytes that may be touched
+    size_t end = 0;
+    Content content = Content::kAnything;
+  };
+  std::vector<Piece> pieces_;  // of next_
 };
 
 // Host memory that the GPU copies from and to by itself.

@@ -41,9 +41,9 @@ size_t CudaOps::ResultBytes(Tensor logits, const LogitQuery& query) const {
 size_t CudaOps::Together(Tensor logits, std::span<const LogitQuery> queries,
                          std::span<const size_t> open) const {
   const LogitQuery& first = queries[open[0]];
-  const size_t room = std::min(
-      (requests_->slot_bytes() / sizeof(gpu::SampleRow)) - requested_,
-      (results_.bytes() - result_bytes_) / std::max<size_t>(1, ResultBytes(logits, first)));
+  const size_t room =
+      std::min((requests_->slot_bytes() / sizeof(gpu::SampleRow)) - requested_,
+               (results_.size() - result_bytes_) / std::max<size_t>(1, ResultBytes(logits, first)));
   size_t count = 0;
   while (count < open.size() && count < room &&
          LaunchKey(queries[open[count]]) == LaunchKey(first)) {
@@ -64,7 +64,7 @@ void CudaOps::Note(Tensor logits, std::span<const LogitQuery> queries,
   launched_.push_back({members, requested_, result_bytes_});
   requested_ += members.size();
   result_bytes_ =
-      std::min(results_.bytes(),
+      std::min(results_.size(),
                RoundUp(result_bytes_ + members.size() * ResultBytes(logits, queries[members[0]])));
 }
 
@@ -160,7 +160,7 @@ void CudaOps::AskLogits(Tensor logits, int64_t vocab_begin, std::span<const Logi
   for (auto open = std::span<const size_t>(order_); !open.empty();) {
     const size_t count = Together(logits, queries, open);
     if (count == 0) {  // the memory is full
-      KVERN_CHECK(!launched_.empty()) << "one answer of " << results_.bytes() << " bytes";
+      KVERN_CHECK(!launched_.empty()) << "one answer of " << results_.size() << " bytes";
       Answer(logits, vocab_begin, queries, answers);
       continue;
     }

@@ -7,12 +7,10 @@ namespace kvern::inline KVERN_GPU_BUILD {
 absl::StatusOr<std::unique_ptr<StepInput>> StepInput::Create(CudaContext& context,
                                                              DeviceArena& arena, size_t bytes) {
   std::unique_ptr<StepInput> made(new StepInput(context));
-  constexpr size_t kUnit = DeviceArena::kAlignment;
-  made->slot_bytes_ = (bytes + kUnit - 1) / kUnit * kUnit;
-  const size_t all = kSlots * made->slot_bytes_;
-  KVERN_ASSIGN_OR_RETURN(made->pinned_, PinnedMemory::Allocate(context, all));
-  KVERN_ASSIGN_OR_RETURN(made->memory_, arena.LayOut(all));
+  made->slot_bytes_ = bytes;
   for (Slot& slot : made->slots_) {
+    KVERN_ASSIGN_OR_RETURN(slot.host, PinnedMemory::Allocate(context, bytes));
+    KVERN_ASSIGN_OR_RETURN(slot.memory, arena.LayOut(bytes));
     KVERN_ASSIGN_OR_RETURN(slot.sent, NewCudaEvent());
     KVERN_ASSIGN_OR_RETURN(slot.read, NewCudaEvent());
   }
@@ -33,9 +31,10 @@ absl::Status StepInput::Begin() {
 void StepInput::Send(size_t begin, size_t bytes) {
   KVERN_CHECK_LE(begin + bytes, slot_bytes_);
   if (bytes == 0) return;
-  context_.Check(cudaMemcpyAsync(static_cast<char*>(memory_.data()) + At() + begin, host() + begin,
-                                 bytes, cudaMemcpyHostToDevice, context_.copy_stream()),
-                 "copying a step's input");
+  context_.Check(
+      cudaMemcpyAsync(static_cast<char*>(current().memory.data()) + begin, host() + begin, bytes,
+                      cudaMemcpyHostToDevice, context_.copy_stream()),
+      "copying a step's input");
 }
 
 void StepInput::Sent() {

@@ -26,31 +26,31 @@ class StepInput {
   // Before anything is enqueued that reads the slot: waits until its pinned memory may be written
   // once more.
   absl::Status Again() { return context_.WaitFor(current().sent.get()); }
-  std::byte* host() const { return pinned_.data() + At(); }
+  std::byte* host() const { return current().host.data(); }
   // Copies bytes [begin, begin + bytes) of the slot.
   void Send(size_t begin, size_t bytes);
   // What is computed from now on sees what was sent.
   void Sent();
-  const char* device() const { return static_cast<const char*>(memory_.data()) + At(); }
+  const char* device() const { return static_cast<const char*>(current().memory.data()); }
 
   int slot() const { return slot_; }
   size_t slot_bytes() const { return slot_bytes_; }
-  size_t bytes() const { return memory_.bytes(); }  // of device memory
+  size_t bytes() const { return kSlots * slots_[0].memory.bytes(); }  // of device memory
 
  private:
   struct Slot {
+    PinnedMemory host;
+    DeviceMemory memory;
     CudaEvent sent;  // the copies out of its pinned memory
     CudaEvent read;  // its device memory, for the last time
   };
 
   explicit StepInput(CudaContext& context) : context_(context) {}
-  size_t At() const { return static_cast<size_t>(slot_) * slot_bytes_; }
   Slot& current() { return slots_[static_cast<size_t>(slot_)]; }
+  const Slot& current() const { return slots_[static_cast<size_t>(slot_)]; }
 
   CudaContext& context_;
   size_t slot_bytes_ = 0;
-  PinnedMemory pinned_;
-  DeviceMemory memory_;
   std::array<Slot, kSlots> slots_;
   int slot_ = 0;
 };
