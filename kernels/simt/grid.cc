@@ -55,6 +55,15 @@ const char* LaunchBoundProblem(const LaunchShape& shape) {
   return Problem("threads in a block of this kernel", threads, shape.max_threads);
 }
 
+void CheckBlockSize(unsigned max_threads, CallSite site) {
+  if (t_here.thread == nullptr) return;
+  LaunchShape shape;
+  shape.block = t_here.block_dim;
+  shape.max_threads = max_threads;
+  const char* problem = LaunchBoundProblem(shape);
+  if (problem != nullptr) Fail(site, "%s", problem);
+}
+
 void RunGrid(const LaunchShape& shape, const std::function<void()>& thread_body) {
   const char* problem = LaunchShapeProblem(shape);
   if (problem == nullptr) problem = LaunchBoundProblem(shape);

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <functional>
 
+#include "kernels/simt/call_site.h"
 #include "kernels/simt/dim3.h"
 #include "kernels/simt/fiber.h"
 
@@ -19,11 +20,15 @@ struct LaunchShape {
   unsigned max_threads = 1024;  // of a block of this kernel: see LaunchBound
 };
 
+// Ends the process if the calling thread is a kernel's and its block has more threads than that.
+void CheckBlockSize(unsigned max_threads, CallSite site);
+
 // The first parameter of a kernel: the most threads that a block of it may have
-// (__launch_bounds__).
+// (__launch_bounds__). A thread that makes one, to call the kernel by hand, has its block checked.
 template <unsigned kMaxThreads>
 struct LaunchBound {
   static_assert(kMaxThreads >= 1 && kMaxThreads <= 1024);
+  LaunchBound(CallSite site = CallSite::Here()) { CheckBlockSize(kMaxThreads, site); }
 };
 
 // Is the shape one that a GPU of compute capability 8.0 takes? Null if so, else what is wrong with

@@ -36,5 +36,11 @@ TEST(LaunchTest, RefusesMoreThreadsThanTheKernelTakes) {
             cudaErrorInvalidConfiguration);
 }
 
+TEST(LaunchTest, AKernelThatIsRunByHandLooksAtItsBlock) {
+  EXPECT_DEATH(simt::RunGrid({dim3(1), dim3(kNormThreads + 32), 0, "by hand"},
+                             [] { RmsNormKernel<1>({}, RmsNormArgs{}); }),
+               "288 threads in a block of this kernel, at most 256");
+}
+
 }  // namespace
 }  // namespace kvern::gpu
