@@ -60,7 +60,10 @@ void FreeString(void*, void* hint) {
   delete static_cast<std::string*>(hint);
 }
 
-void LetGo(void*, void* hint) { delete static_cast<std::shared_ptr<const void>*>(hint); }
+void LetGo(void*, void* hint) {
+  TakeOver(hint);
+  delete static_cast<std::shared_ptr<const void>*>(hint);
+}
 
 // Smaller bodies are copied into the message: cheaper than an allocation for its bookkeeping.
 constexpr size_t kCopyBytes = 1024;
@@ -191,6 +194,7 @@ absl::StatusOr<bool> Socket::SendShared(const SharedBytes& shared, bool more) {
   // ZeroMQ only reads what it sends.
   auto* data = const_cast<std::byte*>(shared.bytes.data());
   auto* owner = new std::shared_ptr<const void>(shared.owner);
+  HandOver(owner);
   KVERN_CHECK_EQ(zmq_msg_init_data(&message, data, shared.bytes.size(), LetGo, owner), 0)
       << "out of memory";
   for (;;) {
