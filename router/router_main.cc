@@ -157,7 +157,9 @@ absl::StatusOr<int> TakeSignals() {
   return fd;
 }
 
-// The first signal drains, the second ends the process.
+// The first signal drains, the second ends the process. One that kvern-launch passes on is queued
+// (sigqueue), and is never a second: whoever ends all processes of a service at once, as systemd
+// does, has sent it here, too.
 class SignalCounter {
  public:
   SignalCounter(int fd, RouterLoop* loop) : fd_(fd), loop_(loop) {}
@@ -165,7 +167,8 @@ class SignalCounter {
   void Read() {
     signalfd_siginfo info;
     while (read(fd_, &info, sizeof(info)) == static_cast<ssize_t>(sizeof(info))) {
-      if (count_++ > 0) _exit(1);
+      bool passed_on = info.ssi_code == SI_QUEUE;
+      if (!passed_on && count_++ > 0) _exit(1);
       loop_->BeginDrain();
     }
   }

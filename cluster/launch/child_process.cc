@@ -131,6 +131,15 @@ void ChildProcess::Signal(int signal_number) const {
   if (running()) syscall(SYS_pidfd_send_signal, pidfd_.get(), signal_number, nullptr, 0);
 }
 
+void ChildProcess::PassOn(int signal_number) const {
+  siginfo_t info{};
+  info.si_signo = signal_number;
+  info.si_code = SI_QUEUE;
+  info.si_pid = getpid();
+  info.si_uid = getuid();
+  if (running()) syscall(SYS_pidfd_send_signal, pidfd_.get(), signal_number, &info, 0);
+}
+
 bool ChildProcess::Reap() {
   if (exit_.has_value()) return true;
   siginfo_t info{};

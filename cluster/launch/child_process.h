@@ -73,6 +73,8 @@ class ChildProcess {
 
   // No effect on a child that has ended.
   void Signal(int signal_number) const;
+  // The same, queued (SI_QUEUE): it tells a child that may have had that signal itself.
+  void PassOn(int signal_number) const;
 
   // Collects the exit status if the child has ended; true once it has. Never blocks.
   bool Reap();

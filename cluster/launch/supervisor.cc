@@ -133,7 +133,7 @@ void Supervisor::Drain() {
   Say(LogLevel::kInfo, "draining", {});
   // Before all groups are live there may be ranks that the router cannot tell to leave.
   if (!ready_) return End(0);
-  router_->process().Signal(SIGTERM);
+  router_->process().PassOn(SIGTERM);
 }
 
 void Supervisor::OnRouter() {

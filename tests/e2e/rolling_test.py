@@ -80,6 +80,18 @@ class RollingTest(ServiceTest):
             self.assertEqual(service.get("/ready")[0], 200)
             self.tokens(stream)
 
+    def test_sigterm_to_every_process_at_once_loses_no_stream(self):
+        """As systemd and Slurm stop a service; the router hears of it twice, once from the launcher."""
+        service = self.start("--log-level", "info", replicas=2, kv_blocks=128)
+        with service.client() as client:
+            streams = self.begin_streams(service, client, max_tokens=200)
+            for pid in service.family.pids():
+                os.kill(pid, signal.SIGTERM)
+            answers = [self.tokens(stream) for stream in streams]
+            self.assertEqual(answers, answers[:1] * len(answers))
+        self.assertEqual(service.launch.wait(), 0, service.launch.stderr)
+        self.assert_nothing_left(service)
+
     def test_a_draining_group_is_no_capacity(self):
         service = self.start("--log-level", "info", replicas=2, tp=1, kv_blocks=128)
         with service.client() as client:
