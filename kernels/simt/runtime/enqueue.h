@@ -36,6 +36,17 @@ void BreakDevice(int device, cudaError_t error);
 // streams only have by chance is lost, and so a wait that is missing shows every time.
 void MakeStreamLate(int device, int nth);
 
+// Whether what calls ncclCommAbort on `device` from now on waits there, as with the real one when a
+// kernel is stuck or a peer is gone; false lets all of them go on. For tests of who gives up.
+void HoldAborts(int device, bool hold);
+
+// The calls of ncclCommAbort on `device` since the process began.
+struct AbortTotals {
+  int begun = 0;
+  int ended = 0;
+};
+AbortTotals AbortsOf(int device);
+
 // What cudaMalloc gave on `device` since the process began.
 struct MallocTotals {
   size_t calls = 0;

@@ -47,6 +47,20 @@ void JoinGroup(const std::shared_ptr<CommState>& state, const ncclUniqueId& id, 
   state->status = ncclSuccess;
 }
 
+// An abort that has not even told its kernels to end yet, for as long as a test wants it so.
+void BeginAbort(int device) {
+  DeviceState& state = Device(device);
+  std::unique_lock lock(state.mutex);
+  ++state.aborts_begun;
+  state.abort_let_go.wait(lock, [&] { return !state.aborts_held; });
+}
+
+void EndAbort(int device) {
+  DeviceState& state = Device(device);
+  const std::lock_guard lock(state.mutex);
+  ++state.aborts_ended;
+}
+
 // On the stream's thread.
 void RunCall(CommState& state, const NcclCall& call, const void* send, void* receive) {
   std::shared_ptr<NcclGroup> group;
@@ -187,6 +201,8 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
   if (comm == nullptr) return ncclInvalidArgument;
   CheckNoGraphIsLeft(*comm);
+  const int device = comm->device;
+  kvern::simt::BeginAbort(device);
   comm->state->aborted = true;
   std::shared_ptr<kvern::simt::NcclGroup> group;
   {
@@ -196,6 +212,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
   if (group != nullptr) group->Ring();
   comm->joining.join();
   delete comm;
+  kvern::simt::EndAbort(device);
   return ncclSuccess;
 }
 

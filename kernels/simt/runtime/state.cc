@@ -137,6 +137,19 @@ bool NextStreamIsLate(int device) {
   return state.late_stream >= 0 && state.late_stream-- == 0;
 }
 
+void HoldAborts(int device, bool hold) {
+  DeviceState& state = Device(device);
+  const std::lock_guard lock(state.mutex);
+  state.aborts_held = hold;
+  state.abort_let_go.notify_all();
+}
+
+AbortTotals AbortsOf(int device) {
+  DeviceState& state = Device(device);
+  const std::lock_guard lock(state.mutex);
+  return {state.aborts_begun, state.aborts_ended};
+}
+
 MallocTotals MallocsOf(int device) {
   DeviceState& state = Device(device);
   const std::lock_guard lock(state.mutex);

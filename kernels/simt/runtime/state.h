@@ -4,6 +4,7 @@
 #include <cuda_runtime.h>
 
 #include <atomic>
+#include <condition_variable>
 #include <cstddef>
 #include <map>
 #include <mutex>
@@ -23,6 +24,10 @@ struct DeviceState {
   size_t mallocs = 0;                         // calls that gave memory, so far
   size_t malloc_bytes = 0;                    // that they gave
   int late_stream = -1;                       // this many more streams until a late one
+  bool aborts_held = false;                   // by HoldAborts
+  int aborts_begun = 0;
+  int aborts_ended = 0;
+  std::condition_variable abort_let_go;
 };
 
 // REQUIRES: 0 <= device < kMaxDevices.

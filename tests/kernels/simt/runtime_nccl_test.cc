@@ -11,6 +11,8 @@
 #include <thread>
 #include <vector>
 
+#include "kernels/simt/runtime/enqueue.h"
+
 namespace kvern::simt {
 namespace {
 
@@ -50,6 +52,7 @@ struct Rank {
   }
   void Close() {
     EXPECT_EQ(ncclCommAbort(comm), ncclSuccess);
+    comm = nullptr;
     EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
     EXPECT_EQ(cudaFree(data), cudaSuccess);
   }
@@ -90,7 +93,7 @@ void OnRanks(int ranks, const std::function<void(Rank&)>& body) {
       rank.rank = r;
       ASSERT_EQ(rank.Open(id, ranks, r), ncclSuccess) << ncclGetLastError(rank.comm);
       body(rank);
-      rank.Close();
+      if (rank.comm != nullptr) rank.Close();
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -239,6 +242,26 @@ TEST(Nccl, AnAbortEndsAWaitThatHasNoEnd) {
       EXPECT_EQ(cudaStreamQuery(rank.stream), cudaErrorNotReady);
     }
   });  // Close aborts, and then destroys the stream, which waits
+}
+
+// Nothing of it has happened before it is let go.
+TEST(Nccl, AnAbortThatIsHeldGoesOnLater) {
+  OnRanks(2, [](Rank& rank) {
+    if (rank.rank == 1) return;
+    HoldAborts(0, true);
+    const AbortTotals before = AbortsOf(0);
+    std::thread other([&] {
+      while (AbortsOf(0).begun == before.begun) std::this_thread::yield();
+      EXPECT_EQ(AbortsOf(0).ended, before.ended);
+      ncclResult_t status = ncclSystemError;
+      EXPECT_EQ(ncclCommGetAsyncError(rank.comm, &status), ncclSuccess);
+      EXPECT_EQ(status, ncclSuccess);
+      HoldAborts(0, false);
+    });
+    rank.Close();
+    other.join();
+    EXPECT_EQ(AbortsOf(0).ended, before.ended + 1);
+  });
 }
 
 // In another process: rank 1, which dies when it is told to.

@@ -45,26 +45,29 @@ absl::Status ResultStatus(ncclResult_t result, ncclComm_t comm, const char* what
   return Unavailable("NCCL, ", what, ": ", detail);
 }
 
-// The calling thread's wait for `comm` to be gone, however it goes.
-void AbortWithin(std::chrono::seconds patience, ncclComm_t comm, int device) {
-  struct State {
-    std::mutex mutex;
-    std::condition_variable changed;
-    bool done = false;
-  };
-  auto state = std::make_shared<State>();
-  std::thread([state, comm, device] {
+// Returns when `comm` is gone. One that is not within `patience` still uses what it was given, so
+// the process ends then, at once and with nothing given back; whoever leaves says who it is, and
+// why it left.
+void AbortWithin(std::chrono::seconds patience, ncclComm_t comm, int device,
+                 const std::string& whoever) {
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool done = false;
+  std::thread abort([&] {
     cudaSetDevice(device);
     ncclCommAbort(comm);
-    const std::lock_guard lock(state->mutex);
-    state->done = true;
-    state->changed.notify_all();
-  }).detach();
-  std::unique_lock lock(state->mutex);
-  if (state->changed.wait_for(lock, patience, [&] { return state->done; })) return;
-  std::fprintf(stderr, "kvern: NCCL did not abort within %lld s, this rank ends\n",
-               static_cast<long long>(patience.count()));
-  _exit(1);
+    const std::lock_guard lock(mutex);
+    done = true;
+    changed.notify_all();
+  });
+  std::unique_lock lock(mutex);
+  if (!changed.wait_for(lock, patience, [&] { return done; })) {
+    std::fprintf(stderr, "kvern: NCCL did not abort within %lld s, this process ends: %s\n",
+                 static_cast<long long>(patience.count()), whoever.c_str());
+    _exit(1);
+  }
+  lock.unlock();
+  abort.join();
 }
 
 }  // namespace
@@ -80,31 +83,33 @@ absl::StatusOr<std::unique_ptr<Communicator>> NcclCommunicator::Meet(
     std::unique_ptr<Buffer> gathered, Duration timeout) {
   std::unique_ptr<NcclCommunicator> made(
       new NcclCommunicator(context, std::move(control), std::move(gathered)));
-  Communicator& peers = *made->control_;
   KVERN_CHECK(made->gathered_ == nullptr ||
-              made->gathered_->bytes() >= GatheredBytes(peers.world()));
-  peers.SetTimeout(timeout);
+              made->gathered_->bytes() >= GatheredBytes(made->world()));
+  made->met_ = made->MeetPeers(id, timeout);
+  KVERN_RETURN_IF_ERROR(made->met_);
+  context.SetWatch([self = made.get()](int64_t waited) { return self->Look(waited); });
+  return std::unique_ptr<Communicator>(std::move(made));
+}
+
+absl::Status NcclCommunicator::MeetPeers(std::span<const uint8_t> id, Duration timeout) {
   Report mine = {};
-  const absl::Status connected = made->Connect(id, timeout);
+  const absl::Status connected = Connect(id, timeout);
   mine.failed = connected.ok() ? 0 : 1;
   std::snprintf(mine.reason, sizeof(mine.reason), "%s", std::string(connected.message()).c_str());
   // Who fails at once waits for those who wait for it in Connect: its reason is what they are to
   // tell. A rank that never comes is named by the other communicator.
-  peers.SetTimeout(2 * timeout);
-  std::vector<Report> all(static_cast<size_t>(peers.world()));
-  KVERN_RETURN_IF_ERROR(peers.AllGather(&mine, sizeof(mine), all.data()));
+  control_->SetTimeout(2 * timeout);
+  std::vector<Report> all(static_cast<size_t>(world()));
+  const absl::Status told = control_->AllGather(&mine, sizeof(mine), all.data());
   std::string failures;
-  for (size_t r = 0; r < all.size(); ++r) {
+  if (!told.ok()) absl::StrAppend(&failures, "; ", told.message());
+  for (size_t r = 0; told.ok() && r < all.size(); ++r) {
     if (all[r].failed != 0) absl::StrAppend(&failures, "; rank ", r, ": ", all[r].reason);
   }
-  if (!failures.empty()) {
-    const std::string text = absl::StrCat("NCCL did not connect the ranks", failures);
-    return absl::IsDeadlineExceeded(connected) ? absl::DeadlineExceededError(text)
-                                               : absl::UnavailableError(text);
-  }
-  made->met_ = true;
-  context.SetWatch([self = made.get()](int64_t waited) { return self->Look(waited); });
-  return std::unique_ptr<Communicator>(std::move(made));
+  if (failures.empty()) return absl::OkStatus();
+  const std::string text = absl::StrCat("NCCL did not connect the ranks", failures);
+  return absl::IsDeadlineExceeded(connected) ? absl::DeadlineExceededError(text)
+                                             : absl::UnavailableError(text);
 }
 
 size_t NcclCommunicator::GatheredBytes(int world) {
@@ -114,8 +119,11 @@ size_t NcclCommunicator::GatheredBytes(int world) {
 NcclCommunicator::~NcclCommunicator() {
   context_.SetWatch(nullptr);
   if (comm_ == nullptr) return;
-  const bool works = met_ && context_.status().ok() && !aborted_.load();
-  AbortWithin(works ? kLeavePatience : kAbortPatience, comm_, context_.index());
+  absl::Status left = met_.ok() ? context_.status() : met_;
+  if (left.ok() && aborted_.load()) left = Unavailable("the group was aborted");
+  const absl::string_view why = left.ok() ? "which had nothing left to do" : left.message();
+  AbortWithin(left.ok() ? kLeavePatience : kAbortPatience, comm_, context_.index(),
+              absl::StrCat("rank ", rank(), " of ", world(), ", ", why));
 }
 
 absl::Status NcclCommunicator::Connect(std::span<const uint8_t> id, Duration timeout) {
@@ -140,6 +148,7 @@ absl::Status NcclCommunicator::Settle(Duration timeout, const char* what) {
     KVERN_RETURN_IF_ERROR(CallStatus(ncclCommGetAsyncError(comm_, &state), "asking for errors"));
     if (state != ncclInProgress) return CallStatus(state, what);
     if (aborted_.load()) return Unavailable("the group was aborted");
+    KVERN_RETURN_IF_ERROR(control_->CheckPeers());
     if (MonotonicNow() >= deadline) {
       return absl::DeadlineExceededError(
           absl::StrCat("NCCL, ", what, ": not done within ", timeout / kMillisecond, " ms"));

@@ -53,6 +53,8 @@ class NcclCommunicator final : public Communicator {
                    std::unique_ptr<Buffer> gathered)
       : context_(context), control_(std::move(control)), gathered_(std::move(gathered)) {}
 
+  // Connects all ranks, or says which did not and why.
+  absl::Status MeetPeers(std::span<const uint8_t> id, Duration timeout);
   absl::Status Connect(std::span<const uint8_t> id, Duration timeout);
   // Waits until NCCL is done with what it does in the background.
   absl::Status Settle(Duration timeout, const char* what);
@@ -65,7 +67,7 @@ class NcclCommunicator final : public Communicator {
   CudaContext& context_;
   std::unique_ptr<Communicator> control_;
   ncclComm_t comm_ = nullptr;
-  bool met_ = false;                        // all ranks are connected
+  absl::Status met_;                        // whether all ranks are connected
   const std::unique_ptr<Buffer> gathered_;  // for ordered sums, else null: one piece of each rank
   std::atomic<Duration> timeout_{30 * kSecond};
   std::atomic<bool> aborted_{false};
