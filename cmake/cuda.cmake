@@ -86,6 +86,21 @@ endfunction()
 # What tools/gpu_check takes along: programs that need a GPU to run, and so are no part of `all`.
 add_custom_target(gpu_programs)
 
+# kvern_link_archives(TARGET): TARGET has abseil within it, all of its archives as a whole, so that
+# no order matters and nothing is registered twice. It must be a program: Debian's archives are not
+# for shared libraries. Call it before what TARGET links otherwise.
+function(kvern_link_archives target)
+  get_target_property(abseil absl::strings LOCATION)
+  get_filename_component(folder "${abseil}" DIRECTORY)
+  file(GLOB archives "${folder}/libabsl_*.a")
+  list(JOIN archives "," archives)
+  if(archives)
+    target_link_libraries(${target} PRIVATE "$<LINK_LIBRARY:WHOLE_ARCHIVE,${archives}>")
+  endif()
+  # The libraries of the same code, which come with the targets below, are then not needed.
+  target_link_options(${target} PRIVATE -Wl,--as-needed)
+endfunction()
+
 # kvern_gpu_program(NAME SRCS ... [DEPS ...]): a program for a machine with a GPU, all of it compiled
 # by nvcc. Without a toolkit there is none.
 function(kvern_gpu_program name)
@@ -96,10 +111,10 @@ function(kvern_gpu_program name)
   kvern_cuda_objects(objects SRCS ${arg_SRCS})
   add_executable(${name} EXCLUDE_FROM_ALL ${objects})
   set_target_properties(${name} PROPERTIES LINKER_LANGUAGE CXX)
+  # What it does not call it shall start without.
+  kvern_link_archives(${name})
   target_link_libraries(${name} PRIVATE ${arg_DEPS} kvern_cuda_toolkit)
-  # Whoever carries it elsewhere puts the libraries it needs beside it.
-  # And what it does not call it shall start without.
-  target_link_options(${name} PRIVATE -Wl,--as-needed
-    "-Wl,-rpath,$ORIGIN/lib:${KVERN_CUDA_LIBRARY_PATH}")
+  # Whoever carries it elsewhere puts the other libraries that it needs beside it.
+  target_link_options(${name} PRIVATE "-Wl,-rpath,$ORIGIN/lib:${KVERN_CUDA_LIBRARY_PATH}")
   add_dependencies(gpu_programs ${name})
 endfunction()

@@ -4,17 +4,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
 #include <map>
-#include <string_view>
 
 #include "cluster/base/check.h"
 #include "cluster/base/rng.h"
-#include "kernels/simt/runtime/enqueue.h"
 #include "tests/golden/model_group.h"
 #include "tests/golden/rounding_decoder.h"
-#include "worker/comm/nccl/load_backend.h"
+#include "tests/golden/tested_gpu.h"
 
 namespace kvern {
 namespace {
@@ -35,15 +32,6 @@ double Divergence(const std::vector<float>& p, const std::vector<float>& q) {
     divergence += std::exp(log_p) * (log_p - static_cast<double>(q[i]) + q_sum);
   }
   return divergence;
-}
-
-// The emulated kind; the real one where KVERN_TEST_GPU is "cuda" (tools/gpu_check).
-const GpuBackend& TestedGpu() {
-  const char* kind = std::getenv("KVERN_TEST_GPU");
-  if (kind == nullptr || std::string_view(kind) != "cuda") return EmulatedBackend();
-  absl::StatusOr<const GpuBackend*> backend = CudaBackend();
-  KVERN_CHECK(backend.ok()) << backend.status();
-  return **backend;
 }
 
 GroupOptions Emulated(int world) {
@@ -178,7 +166,7 @@ struct Bounds {
 
 Bounds RoundingBounds() {
   // In longer prompts some value lies so near to an edge that the order of a sum tips it over.
-  if (&TestedGpu() == &EmulatedBackend()) return {0.3f, 2.5e-3};
+  if (kEmulated) return {0.3f, 2.5e-3};
   // A real GPU adds in orders of its own, its tensor cores align products before they add them, its
   // exponentials are approximate. Noise of one unit of float32 in the decoder's own sums tips some
   // value over in most of these models, be the prompt ever so short. Noise of 16 units moves logits
@@ -202,7 +190,7 @@ TEST_P(RoundingTest, AgreesWithADecoderThatRoundsAtTheSamePoints) {
     const std::vector<float>& logits = generated[0].logits[0];
     const float worst = Farthest(expected, logits);
     // Few sums: the same but for float32, which may tip over a value.
-    if (golden.ids.size() <= 2 && !(worst <= kFloat32Error) && &TestedGpu() == &EmulatedBackend()) {
+    if (golden.ids.size() <= 2 && !(worst <= kFloat32Error) && kEmulated) {
       EXPECT_TRUE(IsOneEdgeAway(model.name, golden.ids, logits)) << golden.name << ": " << worst;
     }
     EXPECT_LE(worst, RoundingBounds().logit) << golden.name;
@@ -322,7 +310,7 @@ TEST_P(EmulatedGraphTest, RecordedStepsGiveTheBytesOfComputedOnes) {
     GroupOptions options = Emulated(world);
     options.batch_invariant = true;  // padding changes the shape of products
     options.graphs = variant.graphs;
-    for (int gpu = 0; gpu < world; ++gpu) simt::MakeStreamLate(gpu, variant.late);
+    for (int gpu = 0; gpu < world; ++gpu) MakeStreamLate(gpu, variant.late);
     auto group = ModelGroup::Load("tests/golden/tiny/" + GetParam().name, options);
     ASSERT_NE(group, nullptr);
     Rng rng(7);

@@ -98,8 +98,8 @@ json ReadJson(const std::string& path) {
 
 }  // namespace
 
-absl::Status ModelGroup::LoadRank(int index) {
-  Rank& rank = ranks_[static_cast<size_t>(index)];
+absl::Status ModelGroup::LoadRank(Rank& rank) {
+  const int index = rank.comm->rank();
   if (options_.gpu == nullptr) {
     KVERN_ASSIGN_OR_RETURN(rank.device, NewCpuDevice({.threads = options_.threads}));
   } else {
@@ -140,24 +140,40 @@ std::unique_ptr<ModelGroup> ModelGroup::Load(const std::string& path, const Grou
 
 std::unique_ptr<ModelGroup> ModelGroup::Load(absl::StatusOr<std::unique_ptr<Checkpoint>> checkpoint,
                                              const GroupOptions& options) {
+  std::vector<uint8_t> comm_id;
+  if (options.gpu != nullptr) {
+    auto id = options.gpu->NewCommId();
+    EXPECT_TRUE(id.ok()) << id.status();
+    if (!id.ok()) return nullptr;
+    comm_id = *std::move(id);
+  }
+  return LoadRanks(std::move(checkpoint), options, comm_id, NewLocalGroup(options.world));
+}
+
+std::unique_ptr<ModelGroup> ModelGroup::LoadOne(const std::string& path,
+                                                const GroupOptions& options,
+                                                std::unique_ptr<Communicator> control,
+                                                std::span<const uint8_t> comm_id) {
+  std::vector<std::unique_ptr<Communicator>> comms;
+  comms.push_back(std::move(control));
+  return LoadRanks(Checkpoint::Open(path), options, comm_id, std::move(comms));
+}
+
+std::unique_ptr<ModelGroup> ModelGroup::LoadRanks(
+    absl::StatusOr<std::unique_ptr<Checkpoint>> checkpoint, const GroupOptions& options,
+    std::span<const uint8_t> comm_id, std::vector<std::unique_ptr<Communicator>> comms) {
   auto group = std::make_unique<ModelGroup>();
   group->options_ = options;
   EXPECT_TRUE(checkpoint.ok()) << checkpoint.status();
   if (!checkpoint.ok()) return nullptr;
   group->checkpoint_ = *std::move(checkpoint);
-  if (options.gpu != nullptr) {
-    auto id = options.gpu->NewCommId();
-    EXPECT_TRUE(id.ok()) << id.status();
-    if (!id.ok()) return nullptr;
-    group->comm_id_ = *std::move(id);
-  }
-  auto comms = NewLocalGroup(options.world);
-  group->ranks_.resize(static_cast<size_t>(options.world));
+  group->comm_id_.assign(comm_id.begin(), comm_id.end());
+  group->ranks_.resize(comms.size());
   std::vector<absl::Status> results(group->ranks_.size());
   std::vector<std::thread> threads;  // GPUs meet when they are loaded
   for (size_t r = 0; r < group->ranks_.size(); ++r) {
     group->ranks_[r].comm = std::move(comms[r]);
-    threads.emplace_back([&, r] { results[r] = group->LoadRank(static_cast<int>(r)); });
+    threads.emplace_back([&, r] { results[r] = group->LoadRank(group->ranks_[r]); });
   }
   for (std::thread& thread : threads) thread.join();
   for (const absl::Status& status : results) {

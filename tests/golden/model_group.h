@@ -1,8 +1,10 @@
-// A tensor-parallel group as threads of the test, and golden cases read from JSON.
+// A tensor-parallel group as threads of the test, or one rank of it, and golden cases read from
+// JSON.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -47,6 +49,12 @@ class ModelGroup {
   static std::unique_ptr<ModelGroup> Load(const std::string& path, const GroupOptions& options);
   static std::unique_ptr<ModelGroup> Load(absl::StatusOr<std::unique_ptr<Checkpoint>> checkpoint,
                                           const GroupOptions& options);
+  // The one rank of the group that is this process's; `control` reaches the others, and `comm_id`
+  // is what their GPUs meet by. What Generate returns has this rank's columns of the logits, and
+  // the tokens if this is rank 0.
+  static std::unique_ptr<ModelGroup> LoadOne(const std::string& path, const GroupOptions& options,
+                                             std::unique_ptr<Communicator> control,
+                                             std::span<const uint8_t> comm_id);
 
   // Computes all prompts in one continuous batch, oldest first under the token budget.
   std::vector<Generated> Generate(const std::vector<std::vector<uint32_t>>& prompts,
@@ -64,7 +72,11 @@ class ModelGroup {
     std::unique_ptr<Sampler> sampler;
     std::unique_ptr<KvCache> cache;
   };
-  absl::Status LoadRank(int rank);
+  // Of `comms`, the other communicator of each rank that is this process's.
+  static std::unique_ptr<ModelGroup> LoadRanks(
+      absl::StatusOr<std::unique_ptr<Checkpoint>> checkpoint, const GroupOptions& options,
+      std::span<const uint8_t> comm_id, std::vector<std::unique_ptr<Communicator>> comms);
+  absl::Status LoadRank(Rank& rank);
   absl::Status RunRank(Rank& rank, const std::vector<std::vector<uint32_t>>& prompts,
                        const RunOptions& options, std::vector<Generated>& out);
 
