@@ -4,7 +4,9 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
+#include <string>
 
 #include "cluster/base/check.h"
 #include "cluster/base/clock.h"
@@ -20,6 +22,7 @@ struct alignas(64) GroupMemory::RankLine {
 
 struct GroupMemory::Header {
   alignas(64) std::atomic<uint32_t> failure;  // CommFailure << 16 | culprit
+  std::atomic<uint64_t> silent;               // of kSilent: a bit for each culprit
   RankLine ranks[kMaxCommWorld];
 };
 
@@ -43,6 +46,15 @@ inline void Pause() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
 #endif
+}
+
+// "rank 1", "ranks 1, 3".
+std::string RanksOf(uint64_t bits) {
+  std::string text = std::has_single_bit(bits) ? "rank " : "ranks ";
+  for (const char* comma = ""; bits != 0; bits &= bits - 1, comma = ", ") {
+    absl::StrAppend(&text, comma, std::countr_zero(bits));
+  }
+  return text;
 }
 
 absl::StatusOr<void*> Map(size_t bytes, int flags, int fd) {
@@ -135,7 +147,7 @@ absl::Status GroupMemory::Sleep(int rank, int peer, uint32_t epoch, Duration tim
     }
     Duration left = deadline == kTimeMax ? kTimeMax : deadline - MonotonicNow();
     if (left <= 0) {
-      Fail(CommFailure::kSilent, peer);
+      FailSilent(epoch);
       return status();
     }
     FutexWait(line.bell, bell, watch != nullptr ? std::min(left, kWatchInterval) : left, scope_);
@@ -147,6 +159,19 @@ void GroupMemory::Fail(CommFailure kind, int culprit) {
   uint32_t word = static_cast<uint32_t>(kind) << 16 | static_cast<uint32_t>(culprit);
   header_->failure.compare_exchange_strong(none, word, std::memory_order_seq_cst);
   RingAll();
+}
+
+// Who has not come is written down first: whoever comes while this group fails was late, too.
+void GroupMemory::FailSilent(uint32_t epoch) {
+  static_assert(kMaxCommWorld <= 64);
+  uint64_t silent = 0;
+  for (int peer = 0; peer < world_; ++peer) {
+    if (!HasArrived(peer, epoch)) silent |= uint64_t{1} << peer;
+  }
+  if (silent == 0) return;  // the last one came at the very end; the next look sees it
+  uint64_t none = 0;
+  header_->silent.compare_exchange_strong(none, silent, std::memory_order_seq_cst);
+  Fail(CommFailure::kSilent, std::countr_zero(silent));
 }
 
 void GroupMemory::Leave(int rank) {
@@ -179,7 +204,7 @@ absl::Status GroupMemory::status() const {
     case CommFailure::kGone:
       return Unavailable("rank ", culprit, " of ", world_, " is gone");
     case CommFailure::kSilent:
-      return Unavailable("rank ", culprit, " of ", world_,
+      return Unavailable(RanksOf(header_->silent.load(std::memory_order_seq_cst)), " of ", world_,
                          " did not reach the collective before its deadline");
   }
   return Unavailable("the group's shared memory holds the unknown failure ", word);

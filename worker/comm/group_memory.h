@@ -83,6 +83,8 @@ class GroupMemory {
 
   GroupMemory(void* base, int world, FutexScope scope);
   bool HasArrived(int peer, uint32_t epoch) const;
+  // Fails with all ranks that have not published `epoch`; not when there are none.
+  void FailSilent(uint32_t epoch);
   void RingAll();
   absl::Status Sleep(int rank, int peer, uint32_t epoch, Duration timeout, PeerWatch* watch);
 

@@ -174,12 +174,26 @@ TEST_P(PeersTest, AbortWakesWaitersAndStays) {
   }
 }
 
-TEST_P(PeersTest, SilentPeerIsNamedAfterTheDeadline) {
+TEST_P(PeersTest, SilentPeersAreNamedAfterTheDeadline) {
   group_[0]->SetTimeout(20 * kMillisecond);
-  absl::Status status = group_[0]->Barrier();
+  const absl::Status status = group_[0]->Barrier();
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
-  EXPECT_NE(status.message().find("rank 1 of"), absl::string_view::npos) << status;
-  EXPECT_TRUE(absl::IsUnavailable(group_[1]->Barrier()));
+  std::string silent = world_ == 2 ? "rank 1" : "ranks 1";
+  for (int r = 2; r < world_; ++r) absl::StrAppend(&silent, ", ", r);
+  absl::StrAppend(&silent, " of ", world_, " did not reach the collective before its deadline");
+  EXPECT_EQ(std::string(status.message()), silent);
+  for (auto& comm : group_) EXPECT_EQ(comm->Barrier(), status);  // whoever comes now
+}
+
+TEST_P(PeersTest, WhoCameBeforeTheDeadlineIsNotNamed) {
+  if (world_ == 2) GTEST_SKIP() << "takes a third rank";
+  int value = 0;
+  EXPECT_TRUE(group_[2]->Broadcast(&value, sizeof(value), 2).ok());  // the root waits for nobody
+  group_[0]->SetTimeout(20 * kMillisecond);
+  const absl::Status status = group_[0]->Broadcast(&value, sizeof(value), 1);
+  EXPECT_NE(status.message().find(world_ == 3 ? "rank 1 of 3 did" : "ranks 1, 3"),
+            absl::string_view::npos)
+      << status;
 }
 
 TEST_P(PeersTest, CheckPeersSeesAnAbortWithoutWaiting) {

@@ -63,16 +63,20 @@ TEST(NcclCommunicator, TwoRanksOnOneGpuAreToldOnEveryRank) {
   });
 }
 
-TEST(NcclCommunicator, ARankThatNeverComesIsAnErrorOfTheOthers) {
-  auto control = NewLocalGroup(2);
-  auto device = EmulatedBackend().NewDevice({.index = 0});
-  ASSERT_TRUE(device.ok());
-  const auto id = EmulatedBackend().NewCommId();
-  ASSERT_TRUE(id.ok()) << id.status();
-  auto comm = EmulatedBackend().NewCommunicator(device->get(), std::move(control[0]), *id, nullptr,
-                                                50 * kMillisecond);
-  EXPECT_TRUE(absl::IsDeadlineExceeded(comm.status())) << comm.status();
-  EXPECT_NE(comm.status().message().find("rank 1 of 2 "), absl::string_view::npos) << comm.status();
+TEST(NcclCommunicator, RanksThatNeverComeAreNamedAfterTheDeadline) {
+  for (int world : {2, 4}) {
+    auto control = NewLocalGroup(world);
+    auto device = EmulatedBackend().NewDevice({.index = 0});
+    ASSERT_TRUE(device.ok());
+    const auto id = EmulatedBackend().NewCommId();
+    ASSERT_TRUE(id.ok()) << id.status();
+    auto comm = EmulatedBackend().NewCommunicator(device->get(), std::move(control[0]), *id,
+                                                  nullptr, 50 * kMillisecond);
+    EXPECT_TRUE(absl::IsDeadlineExceeded(comm.status())) << comm.status();
+    EXPECT_NE(comm.status().message().find(world == 2 ? "; rank 1 of 2 " : "; ranks 1, 2, 3 of 4 "),
+              absl::string_view::npos)
+        << comm.status();
+  }
 }
 
 // It is not waited for as long as ranks may take to meet.
