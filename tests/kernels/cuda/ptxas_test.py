@@ -9,6 +9,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 import unittest
 
 ENTRY = re.compile(r"Compiling entry function '(\w+)' for '(sm_\w+)'")
@@ -59,8 +60,9 @@ def read_logs(directory):
             elif not found:
                 continue
             elif match := FRAME.search(line):
-                found[-1].stack = int(match[1])
-                found[-1].spilled = int(match[2]) + int(match[3])
+                # Functions of the kernel that were not inlined follow it, each with such a line.
+                found[-1].stack = max(found[-1].stack, int(match[1]))
+                found[-1].spilled = max(found[-1].spilled, int(match[2]) + int(match[3]))
             elif match := USED.search(line):
                 found[-1].registers = int(match[1])
                 shared = SHARED.search(line)
@@ -87,6 +89,24 @@ def read_table(path):
             name, architecture, registers, shared = line.split()
             table[name, architecture] = int(registers), int(shared)
     return table
+
+
+class LogTest(unittest.TestCase):
+    def read(self, kernel, function):
+        frame = "ptxas info    : Function properties for {}\n    {}\n".format
+        with tempfile.TemporaryDirectory() as directory:
+            (pathlib.Path(directory) / "a.ptxas").write_text(
+                "ptxas info    : Compiling entry function '_Z4kernPf' for 'sm_80'\n"
+                + frame("_Z4kernPf", kernel)
+                + "ptxas info    : Used 40 registers, used 1 barriers, 256 bytes smem\n"
+                + frame("_Z8functionPf", function))
+            return [(k.name, k.stack, k.spilled, k.registers, k.shared) for k in read_logs(directory)]
+
+    def test_a_function_that_is_not_inlined_hides_nothing(self):
+        nothing = "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads"
+        spills = "16 bytes stack frame, 8 bytes spill stores, 12 bytes spill loads"
+        self.assertEqual(self.read(spills, nothing), [("kern", 16, 20, 40, 256)])
+        self.assertEqual(self.read(nothing, spills), [("kern", 16, 20, 40, 256)])
 
 
 class PtxasTest(unittest.TestCase):
