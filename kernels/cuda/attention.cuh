@@ -273,7 +273,8 @@ __device__ __forceinline__ void WalkItem(const AttentionArgs& args, const Attent
   const int end = Lesser(item.split_end * kSplitTokens, item.position + item.tokens);
   ring.Start(kv_head, args.block_tables + item.table, begin, end);
   for (int i = 0; i < kStages - 1; ++i) {
-    ring.Issue(args.block_tables + item.table, begin + i * kTileKeys, (stage + i) % kStages);
+    ring.Issue(args.block_tables + item.table, begin + i * kTileKeys,
+               KVERN_STAGE(1, (stage + i) % kStages));
   }
 
   const Sight sight = SightOf(item, args.q_heads / args.pages.kv_heads);
@@ -293,9 +294,9 @@ __device__ __forceinline__ void WalkItem(const AttentionArgs& args, const Attent
       KVERN_SYNC_THREADS(2);
     }
     ring.Issue(args.block_tables + item.table, key + (kStages - 1) * kTileKeys,
-               (stage + kStages - 1) % kStages);
-    if (key <= sight.last) AddTile<kDim>(ring, stage, key, sight, q, state);
-    stage = (stage + 1) % kStages;
+               KVERN_STAGE(2, (stage + kStages - 1) % kStages));
+    if (key <= sight.last) AddTile<kDim>(ring, KVERN_STAGE(3, stage), key, sight, q, state);
+    stage = KVERN_STAGE(4, (stage + 1) % kStages);
     const bool split_ends = (key + kTileKeys) % kSplitTokens == 0 || key + kTileKeys >= end;
     if (!split_ends || key / kSplitTokens * kSplitTokens > sight.last) continue;
     state.CloseSums();

@@ -14,6 +14,14 @@
 
 namespace kvern::gpu {
 
+// Wherever a stage is named. It has a number, as barriers have, so that a test can make it the next
+// one and see that this is noticed.
+#ifndef KVERN_WRONG_STAGE
+#define KVERN_WRONG_STAGE -1
+#endif
+#define KVERN_STAGE(number, stage) \
+  ((number) != KVERN_WRONG_STAGE ? (stage) : (stage) + 1 < kStages ? (stage) + 1 : 0)
+
 inline constexpr int kTileKeys = 32;
 inline constexpr int kStages = 3;
 inline constexpr unsigned kAllLanes = 0xffffffffu;
