@@ -28,7 +28,7 @@ uint64_t DispatchBytes(const Request& request, size_t eos_ids) {
 
 void RouterImpl::DispatchWaiting() {
   if (!dispatch_due_) return;
-  dispatch_due_ = false;
+  dispatch_due_ = waits_for_service_ = false;
   while (!queue_.empty()) {
     FindCandidates();
     if (candidates_.empty()) return;  // all are at their quota
@@ -62,7 +62,22 @@ Hold RouterImpl::PassHold(const Request& head, const Request& request) const {
   if (head.passed >= kMaxPassed) return {Why::kPassed, head.passed, kMaxPassed};
   uint64_t most = head.need.tokens_pool() / kBackfillShare;
   if (request.need.tokens_pool() > most) return {Why::kLarge, request.need.tokens_pool(), most};
+  if (Hold ahead = AheadHold(request); !ahead.none()) return ahead;
   return QuotaHold(request);
+}
+
+const Request& RouterImpl::LeastServed(size_t band) const {
+  return **std::ranges::find_if(candidates_, [&](const Request* r) { return r->band == band; });
+}
+
+Hold RouterImpl::AheadHold(const Request& request) const {
+  const Request& least = LeastServed(request.band);
+  uint64_t service = request.tenant->lines[request.band].service;
+  uint64_t ahead = service - least.tenant->lines[request.band].service;
+  // What its next request takes at worst: no more, however often its heads are passed.
+  uint64_t most = ServiceOf(*least.tenant, kOutputWeight * kBlockSize * least.need.tokens_pool());
+  if (ahead <= most) return {};
+  return {Why::kAhead, ServedTokens(ahead), ServedTokens(most)};
 }
 
 bool RouterImpl::TooLate(const Group& group, Request& request) {
@@ -80,12 +95,14 @@ bool RouterImpl::TooLate(const Group& group, Request& request) {
 bool RouterImpl::Backfill(Request& head) {
   for (size_t i = 1; i < candidates_.size(); ++i) {
     Request& request = *candidates_[i];
-    if (!PassHold(head, request).none()) continue;
+    Hold hold = PassHold(head, request);
+    waits_for_service_ = waits_for_service_ || hold.why == Why::kAhead;
+    if (!hold.none()) continue;
     Group* group = BestGroup(request);
     if (group == nullptr || now_ >= request.ttft_deadline) continue;
     if (TooLate(*group, request)) return true;
     ++head.passed;
-    queue_.AdvanceTo(head);
+    queue_.AdvanceTo(LeastServed(request.band));
     queue_.Remove(request);
     DispatchTo(*group, request);
     return true;

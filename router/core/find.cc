@@ -45,6 +45,10 @@ std::string TextOf(const Hold& hold) {
     case Why::kLarge:
       return absl::StrCat("is too large to pass: ", hold.value,
                           " KV blocks, allowed: ", hold.limit);
+    case Why::kAhead:
+      return absl::StrCat(
+          "was served ", hold.value,
+          " tokens for its weight more than the one that has least, allowed: ", hold.limit);
   }
   KVERN_CHECK(false) << static_cast<int>(hold.why);
   return "";
@@ -134,7 +138,8 @@ std::string RouterImpl::WhyQueued(const Request& request, uint64_t ahead) {
   }
   Hold pass = PassHold(head, request);
   if (pass.why == Why::kPassed) return absl::StrCat(why, "; it ", TextOf(pass));
-  if (pass.why == Why::kQuota) return absl::StrCat(why, "; the tenant of this one ", TextOf(pass));
+  if (pass.why == Why::kQuota || pass.why == Why::kAhead)
+    return absl::StrCat(why, "; the tenant of this one ", TextOf(pass));
   if (!pass.none()) return absl::StrCat(why, "; this one ", TextOf(pass));
   return absl::StrCat(why, "; this one ", WhyNoGroup(request));
 }

@@ -29,6 +29,7 @@ enum class Why : uint8_t {
   kQuota,   // blocks that its tenant runs, the most
   kPassed,  // requests that passed the head already, the most
   kLarge,   // blocks needed, the most to pass the head
+  kAhead,   // tokens of service for its weight that its tenant has more than the least, the most
 };
 
 struct Hold {

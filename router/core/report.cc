@@ -10,9 +10,6 @@
 namespace kvern::router {
 namespace {
 
-// An output token costs about twice an input token (Sheng et al., OSDI 2024).
-constexpr uint64_t kOutputWeight = 2;
-
 double Milliseconds(Duration duration) { return static_cast<double>(duration) / 1e6; }
 
 // What the worker may say about logprobs, given what was asked.
@@ -284,7 +281,7 @@ void RouterImpl::Learn(Group& group, const StepReport& report) {
   // It was not trusted, and may be now.
   bool was_stale = now_ - group.last_report >= config_.group_lease / 2;
   dispatch_due_ = dispatch_due_ || was_stale || group.breaker.open();
-  if (group.prefill_full) dispatch_due_ = true;
+  if (group.prefill_full || waits_for_service_) dispatch_due_ = true;
   group.prefill_full = false;
   uint64_t steps = report.step_id - before.step_id;
   bool grows = report.step_us >= before.step_us && report.prefill_tokens >= before.prefill_tokens;

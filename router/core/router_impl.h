@@ -164,6 +164,10 @@ class RouterImpl {
   Hold QuotaHold(const Request& request, uint64_t more = 0) const;
   // Why it may not be dispatched before the head that does not fit.
   Hold PassHold(const Request& head, const Request& request) const;
+  // Of those in candidates_, the first of a band, which is there.
+  const Request& LeastServed(size_t band) const;
+  // By what its tenant was served more than the one of its band that has least.
+  Hold AheadHold(const Request& request) const;
   // Dispatches a small request that fits past a head that does not.
   bool Backfill(Request& head);
   void DispatchTo(Group& group, Request& request);
@@ -279,8 +283,9 @@ class RouterImpl {
     uint64_t blocks = 0;  // for standard requests; 0: no speed was measured
   };
   Rate RateOf(const Group& group) const;
-  Rate last_rate_;             // of the groups that are gone, the one that was measured last
-  bool dispatch_due_ = false;  // something changed that may let a waiting request run
+  Rate last_rate_;                  // of the groups that are gone, the one that was measured last
+  bool dispatch_due_ = false;       // something changed that may let a waiting request run
+  bool waits_for_service_ = false;  // such as what the tenant served least is served
   std::vector<Request*> candidates_;
   std::vector<Request*> hearing_;  // what becomes Group::heard of the report that is being read
   std::vector<size_t> tried_;      // groups that the request at hand does not fit on

@@ -57,6 +57,8 @@ uint64_t ServiceOf(const Tenant& tenant, uint64_t tokens) {
   return tokens * kServiceScale / tenant.config.weight;
 }
 
+uint64_t ServedTokens(uint64_t service) { return service / kServiceScale; }
+
 void Charge(Tenant& tenant, size_t band, uint64_t tokens) {
   tenant.lines[band].service += ServiceOf(tenant, tokens);
   tenant.service += tokens;

@@ -71,8 +71,13 @@ class TenantTable {
   size_t configured_ = 0;
 };
 
+// An output token costs about twice an input token (Sheng et al., OSDI 2024).
+inline constexpr uint64_t kOutputWeight = 2;
+
 // What `tokens` served tokens of weight 1 add to a line's counter.
 uint64_t ServiceOf(const Tenant& tenant, uint64_t tokens);
+// The reverse, for weight 1.
+uint64_t ServedTokens(uint64_t service);
 // Charges `tokens` served tokens of weight 1 to the line's counter.
 void Charge(Tenant& tenant, size_t band, uint64_t tokens);
 

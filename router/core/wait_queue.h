@@ -43,7 +43,8 @@ class WaitQueue {
 
   // Lines up a request that has its room; its tenant, band and expected_blocks are set.
   void Push(Request& request);
-  // A head is served, or passed by one that is: whoever begins to wait later has had no less.
+  // It is the first of its band, and served, or passed by one of its band that is: whoever begins
+  // to wait later has had no less.
   void AdvanceTo(const Request& head);
   // Takes it out of the line and gives its room back. O(1).
   void Remove(Request& request);

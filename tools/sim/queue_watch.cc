@@ -18,8 +18,15 @@ constexpr uint64_t kBackfillShare = 4;
 QueueWatch::QueueWatch(std::vector<uint32_t> weights, Checker& checker, Checker::Report violation)
     : checker_(checker), violation_(std::move(violation)), meter_(std::move(weights)) {}
 
-void QueueWatch::Heard(const Record& record, uint64_t tokens) {
-  meter_.Heard(record.tenant, record.priority, tokens);
+void QueueWatch::Heard(Record& record, uint64_t tokens) {
+  uint64_t expected = std::min<uint64_t>(tokens, record.output_to_come);
+  record.output_to_come -= static_cast<uint32_t>(expected);
+  meter_.Heard(record.tenant, record.priority, tokens, tokens - expected);
+}
+
+void QueueWatch::Answered(Record& record) {
+  record.answered = true;
+  meter_.Ended(record.tenant, record.priority, std::exchange(record.output_to_come, 0));
 }
 
 void QueueWatch::Hear(const RouterEffects& effects) {
@@ -48,13 +55,13 @@ void QueueWatch::Told(const RouterToClient& message) {
       Record* record = checker_.Find(delta.request_id);
       if (record == nullptr) continue;
       if (record->forgotten) Violate("S10", delta.request_id, "goes on for a former process");
-      if (delta.usage) record->answered = true;
+      if (delta.usage) Answered(*record);
     }
   } else if (const auto* accepted = std::get_if<kvern::Accepted>(&message)) {
     Accepted(accepted->request_id);
   } else if (const auto* error = std::get_if<RequestError>(&message)) {
     Record* record = checker_.Find(error->request_id);
-    if (record != nullptr && !error->details.still_open) record->answered = true;
+    if (record != nullptr && !error->details.still_open) Answered(*record);
   }
 }
 
@@ -63,7 +70,11 @@ void QueueWatch::Accepted(const RequestId& id) {
   if (record == nullptr) return;
   record->answered = false;  // the first of two may have been
   record->passed = 0;
-  lines_[record->priority][record->tenant].push_back({id, turn_});
+  Line& line = lines_[record->priority][record->tenant];
+  // The first of two has ended, and may still be in the middle of the line.
+  if (record->repeated) std::erase_if(line, [&](const Waiting& one) { return one.id == id; });
+  line.push_back({id, turn_});
+  meter_.LinedUp(record->tenant, record->priority, checker_.NeedOf(*record) * kBlockSize);
 }
 
 void QueueWatch::ClientGone(uint32_t client) {
@@ -71,7 +82,10 @@ void QueueWatch::ClientGone(uint32_t client) {
     for (auto& [tenant, line] : tenants) {
       for (const Waiting& waiting : line) {
         Record& record = *checker_.Find(waiting.id);
-        if (record.client == client && record.client_lost) record.answered = true;
+        if (record.client != client || !record.client_lost) continue;
+        // Lined up in this turn: perhaps only after the end of those before it.
+        if (waiting.turn == turn_) unsure_.insert({band, tenant});
+        Answered(record);
       }
     }
   }
@@ -122,11 +136,13 @@ bool QueueWatch::MayPass(uint64_t blocks, int32_t band, const std::vector<Front>
 }
 
 void QueueWatch::CheckBand(const RequestId& id, const std::vector<Front>& fronts) {
-  const Record* record = checker_.Find(id);
+  Record* record = checker_.Find(id);
   if (record == nullptr) return;
   uint64_t need = checker_.NeedOf(*record);
+  uint32_t output = record->answered ? 0 : record->max_tokens * record->n - record->output_to_come;
+  record->output_to_come += output;
   meter_.Started(record->tenant, record->priority, record->prompt_tokens,
-                 /*head=*/!MayPass(need, record->priority, fronts));
+                 /*head=*/!MayPass(need, record->priority, fronts), output);
   // The highest band of which one could start, but for its size.
   auto top = std::find_if(fronts.begin(), fronts.end(), [](const Front& front) {
     return front.head != nullptr && !front.has_quota;
@@ -144,6 +160,7 @@ void QueueWatch::CheckPassed(size_t started, const std::vector<Front>& fronts) {
   if (started == 0 || fronts.empty()) return;
   const Front& front = fronts[0];
   bool alone = fronts.size() == 1 || fronts[1].band < front.band;
+  if (unsure_.contains({front.band, front.tenant})) return;
   if (!alone || front.has_quota || front.head == nullptr || !front.stays) return;
   Record& head = *checker_.Find(*front.head);
   head.passed += static_cast<uint32_t>(started);

@@ -7,7 +7,9 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "router/core/router.h"
@@ -25,7 +27,7 @@ class QueueWatch {
 
   // ---- In one turn of the router, in this order.
   // It hears of so many more tokens of what runs.
-  void Heard(const Record& record, uint64_t tokens);
+  void Heard(Record& record, uint64_t tokens);
   // Some of which came with a report that it refused, at its end or before.
   void HeardRefused() { meter_.Forget(); }
   // What was said in one turn.
@@ -53,6 +55,7 @@ class QueueWatch {
   };
 
   void Told(const RouterToClient& message);
+  void Answered(Record& record);
   void Accepted(const RequestId& id);
   std::vector<Front> TakeFronts();
   Front TakeFront(int32_t band, uint32_t tenant, Line& line);
@@ -67,6 +70,8 @@ class QueueWatch {
   Checker::Report violation_;
   FairnessMeter meter_;
   std::map<int32_t, std::map<uint32_t, Line>, std::greater<>> lines_;  // [band][tenant]
+  // Lines that may be longer than is seen, by band and tenant.
+  std::set<std::pair<int32_t, uint32_t>> unsure_;
   uint64_t turn_ = 0;
 };
 

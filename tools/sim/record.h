@@ -59,8 +59,9 @@ struct Record {
   uint32_t prompt_tokens = 0;
   int32_t priority = 0;
   uint32_t n = 1;
-  uint32_t group = 0;   // that it was dispatched to
-  uint32_t passed = 0;  // started while it was the head of the queue
+  uint32_t group = 0;           // that it was dispatched to
+  uint32_t output_to_come = 0;  // tokens that the router may still hear of
+  uint32_t passed = 0;          // started while it was the head of the queue
   uint32_t preemptions = 0;
   uint32_t stop_strings = 0;  // that ended a choice
   uint32_t place = 0;         // in its client's list of open requests

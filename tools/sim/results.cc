@@ -146,6 +146,7 @@ Results Collect(const Simulation& simulation, const std::vector<std::string>& te
   }
   AddKv(simulation, window, results);
   results.fairness_gap_tokens = simulation.fairness().gap();
+  results.fairness_bound_tokens = simulation.fairness().allowed_gap();
   results.faults = simulation.faults();
   results.violations = simulation.violations();
   results.event_hash = simulation.event_hash();
@@ -177,6 +178,7 @@ std::string ToJson(const Results& r, uint64_t seed, const std::string& options) 
   json["kv_used_mean"] = r.kv_used_mean;
   json["kv_reserved_mean"] = r.kv_reserved_mean;
   json["fairness_gap_tokens"] = r.fairness_gap_tokens;
+  json["fairness_bound_tokens"] = r.fairness_bound_tokens;
   auto& series = json["kv_series"] = nlohmann::ordered_json::array();
   for (const KvSample& s : r.kv_samples) {
     series.push_back({{"t_s", Seconds(s.at)},
@@ -220,7 +222,8 @@ std::string ToText(const Results& r) {
     absl::StrAppend(&text, "refused ", reason, ": ", count, "\n");
   }
   if (r.per_tenant.size() > 1) {
-    absl::StrAppend(&text, "fairness gap ", r.fairness_gap_tokens, " tokens\n");
+    absl::StrAppend(&text, "fairness gap ", r.fairness_gap_tokens,
+                    " tokens, allowed: ", r.fairness_bound_tokens, "\n");
     for (const auto& [name, t] : r.per_tenant) {
       absl::StrAppendFormat(&text, "tenant %-6s offered %.2f goodput %.2f refused %d expired %d\n",
                             name, t.offered_rps, t.goodput_rps, t.refused, t.expired);

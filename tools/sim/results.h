@@ -43,7 +43,8 @@ struct Results {
   uint32_t preemptions_max = 0;  // of one request
   uint64_t recomputed_tokens = 0;
   uint64_t fairness_gap_tokens = 0;
-  double kv_used_mean = 0;  // shares of the blocks
+  uint64_t fairness_bound_tokens = 0;  // of that gap
+  double kv_used_mean = 0;             // shares of the blocks
   double kv_reserved_mean = 0;
   Duration duration = 0;  // of the load
   std::vector<KvSample> kv_samples;

@@ -214,7 +214,9 @@ bool Simulation::Quiet() {
   RouterStatus status = TakeStatus();
   uint64_t live = 0;
   for (const GroupStatus& group : status.groups) {
-    live += group.live ? 1 : 0;
+    // What it said last may be under way on a link that is still slow: it may yet be given up.
+    bool heard = group.report_age < options_.router.group_lease / 2;
+    live += group.live && heard ? 1 : 0;
     if (group.reserved_blocks != 0 || group.used_blocks != 0) return false;
   }
   return live == options_.groups && status.queue_entries == 0 && status.paused_streams == 0;

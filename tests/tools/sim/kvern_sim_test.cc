@@ -92,6 +92,7 @@ TEST_F(KvernSim, ReplaysATrace) {
                             "kv_used_mean",
                             "kv_reserved_mean",
                             "fairness_gap_tokens",
+                            "fairness_bound_tokens",
                             "per_tenant",
                             "faults",
                             "violations",

@@ -198,10 +198,33 @@ TEST_F(Fairness, AHeadIsOfTheTenantThatHasLeast) {
 }
 
 TEST_F(Fairness, WhatPassesAHeadIsAllowed) {
+  meter_.LinedUp(1, 0, 60);
   EXPECT_EQ(Start(0, 100, true), "");
   EXPECT_EQ(Start(0, 30, false), "");
   EXPECT_EQ(Start(0, 30, false), "");
   EXPECT_EQ(meter_.gap(), 160u);
+}
+
+TEST_F(Fairness, WhatPassesHeadsIsBoundedByTheTheorem) {
+  meter_.LinedUp(1, 0, 100);  // of weight 2: 100 tokens of service
+  // A prompt of 10, 20 tokens of output that may come, twice, and what the other's head may take.
+  meter_.Started(0, 0, 10, /*head=*/false, /*output=*/20);
+  EXPECT_EQ(meter_.TurnOver(), "");
+  EXPECT_EQ(meter_.allowed_gap(), 150u);
+  meter_.Heard(0, 0, 5);
+  meter_.Ended(0, 0, 15);
+  for (uint64_t gap = 30; gap <= 150; gap += 10) {
+    EXPECT_EQ(Start(0, 10, /*head=*/false), "") << gap;
+    EXPECT_EQ(meter_.gap(), gap);
+  }
+  EXPECT_EQ(Start(0, 10, /*head=*/false),
+            "in band 0, the services of tenants 0 and 1, that wait, drifted "
+            "apart by 160 tokens, allowed: 150 by the theorem");
+  // Output that was not to come may be heard of all the same.
+  meter_.Heard(0, 0, 5, /*beyond=*/5);
+  EXPECT_EQ(Start(0, 0, /*head=*/false),
+            "in band 0, the services of tenants 0 and 1, that wait, drifted "
+            "apart by 170 tokens, allowed: 160 by the theorem");
 }
 
 TEST_F(Fairness, BandsAreCountedApart) {
