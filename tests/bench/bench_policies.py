@@ -37,7 +37,7 @@ POLICIES = {  # and what each is swept over
     "optimistic-engine": LIKE_ENGINES,
     "optimistic": WATERMARKS,
     "clairvoyant": [()],
-    "fifo": [()],
+    "fifo": WATERMARKS,
     "least-requests": [()],
 }
 

@@ -4,8 +4,8 @@
 // Each of client, router (or broker) and worker has a thread and a context of its own, as if they
 // were processes. Limits to compare with: round-trip time 1.5 times the broker's; with 64 in flight
 // 0.4 times its requests/s; CPU per request (cpu_us: of the router's or the broker's own thread,
-// io_us: of ZeroMQ's thread for its sockets) above the broker's the same at all lengths of prompts
-// of token ids, and linear in the length of text.
+// io_us: of ZeroMQ's thread for its sockets, text_us: of the threads that tokenise) above the
+// broker's the same at all lengths of prompts of token ids, and linear in the length of text.
 #include <benchmark/benchmark.h>
 #include <pthread.h>
 #include <sys/types.h>
@@ -41,14 +41,21 @@ double Seconds(clockid_t clock) {
   return static_cast<double>(used.tv_sec) + static_cast<double>(used.tv_nsec) * 1e-9;
 }
 
-std::set<pid_t> IoThreads() {
+// Those of this process whose names begin so.
+std::set<pid_t> Threads(std::string_view name_begins) {
   std::set<pid_t> threads;
   for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
     std::string name;
     std::ifstream(task.path() / "comm") >> name;
-    if (name.starts_with("ZMQbg/IO")) threads.insert(std::stoi(task.path().filename()));
+    if (name.starts_with(name_begins)) threads.insert(std::stoi(task.path().filename()));
   }
   return threads;
+}
+
+// What another thread of this process used so far, in seconds.
+double CpuOf(pid_t thread) {
+  // How the kernel numbers the clock of a thread's CPU time, see pthread_getcpuclockid.
+  return Seconds(static_cast<clockid_t>((~static_cast<uint32_t>(thread) << 3) | 6));
 }
 
 // The I/O thread of the one context that comes to have its first socket between the watch's
@@ -57,36 +64,37 @@ class IoThreadWatch {
  public:
   void Find() {
     while (thread_ == 0) {  // A thread gives itself its name, a moment after its start.
-      for (pid_t thread : IoThreads()) {
+      for (pid_t thread : Threads(kName)) {
         if (!before_.contains(thread)) thread_ = thread;
       }
     }
   }
-  // How the kernel numbers the clock of a thread's CPU time, see pthread_getcpuclockid.
-  double Cpu() const {
-    return Seconds(static_cast<clockid_t>((~static_cast<uint32_t>(thread_) << 3) | 6));
-  }
+  double Cpu() const { return CpuOf(thread_); }
 
  private:
-  std::set<pid_t> before_ = IoThreads();
+  static constexpr std::string_view kName = "ZMQbg/IO";
+  std::set<pid_t> before_ = Threads(kName);
   pid_t thread_ = 0;
 };
 
-// Used so far, in seconds: by the router's or the broker's own thread, and by its sockets' thread.
+// Used so far, in seconds: by the router's or the broker's own thread, by its sockets' thread, and
+// by the threads that tokenise.
 struct Cpu {
   double own = 0;
   double io = 0;
+  double text = 0;
 };
 Cpu UsedCpu(std::thread& own, const IoThreadWatch& io) {
   clockid_t clock;
   KVERN_CHECK_EQ(pthread_getcpuclockid(own.native_handle(), &clock), 0);
-  return {Seconds(clock), io.Cpu()};
+  return {Seconds(clock), io.Cpu(), 0};
 }
 
 void CountCpu(benchmark::State& state, const Cpu& before, const Cpu& after, uint64_t requests) {
   auto each = static_cast<double>(requests);
   state.counters["cpu_us"] = (after.own - before.own) * 1e6 / each;
   state.counters["io_us"] = (after.io - before.io) * 1e6 / each;
+  if (after.text > 0) state.counters["text_us"] = (after.text - before.text) * 1e6 / each;
 }
 
 // ---- Requests
@@ -194,7 +202,11 @@ class RouterUnderTest {
       config_.has_tokenizer = true;
       config_.vocab_size = Model().vocab_size;
     }
+    const std::set<pid_t> before = Threads("");
     loop_ = std::make_unique<RouterLoop>(config_, 1, std::move(text), ports_.get());
+    for (pid_t thread : Threads("")) {
+      if (!before.contains(thread)) text_threads_.push_back(thread);
+    }
     loop_thread_ = std::thread([this] { KVERN_CHECK(loop_->Run().ok()); });
     worker_thread_ =
         std::thread([this] { WorkWithoutWork(ports_->worker_endpoint(), config_, stop_); });
@@ -219,12 +231,17 @@ class RouterUnderTest {
     const auto* deltas = std::get_if<Deltas>(&decoded.message);
     return deltas == nullptr ? 0 : deltas->deltas.size();
   }
-  Cpu Used() { return UsedCpu(loop_thread_, io_); }
+  Cpu Used() {
+    Cpu used = UsedCpu(loop_thread_, io_);
+    for (pid_t thread : text_threads_) used.text += CpuOf(thread);
+    return used;
+  }
 
  private:
   std::vector<std::string> bodies_;
   size_t next_ = 0;
   RouterConfig config_;
+  std::vector<pid_t> text_threads_;
   IoThreadWatch io_;
   std::unique_ptr<NetContext> context_;
   std::unique_ptr<RouterPorts> ports_;
