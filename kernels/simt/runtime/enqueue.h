@@ -36,6 +36,10 @@ void BreakDevice(int device, cudaError_t error);
 // streams only have by chance is lost, and so a wait that is missing shows every time.
 void MakeStreamLate(int device, int nth);
 
+// Whether every algorithm that cuBLASLt chooses on `device` from now on splits K. For tests of who
+// needs one that does not.
+void AlwaysSplitProducts(int device, bool always);
+
 // Whether what calls ncclCommAbort on `device` from now on waits there, as with the real one when a
 // kernel is stuck or a peer is gone; false lets all of them go on. For tests of who gives up.
 void HoldAborts(int device, bool hold);

@@ -17,16 +17,24 @@ uint16_t ToBf16(float value) {
   return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
 
+// Where part `s` of K begins. Kernels that split cut the work of all their tiles, so that how many
+// columns there are decides where within K they cut.
+int64_t PartBegin(const LtProduct& p, int64_t s, int64_t splits) {
+  if (s == 0 || s == splits) return s == 0 ? 0 : p.k;
+  const int64_t part = p.k / splits;
+  return part * s + (part > 0 ? p.n % part : 0);
+}
+
 // sum of a[i] * b[i], in the order of `algorithm`.
-float Dot(const float* a, const float* b, int64_t k, const LtAlgorithm& algorithm) {
+float Dot(const float* a, const float* b, const LtProduct& p, const LtAlgorithm& algorithm) {
   const auto splits = static_cast<int64_t>(algorithm.splits);
   const auto run = static_cast<int64_t>(algorithm.run);
   constexpr int64_t kLanes = 16;
   float total = 0;
   for (int64_t s = 0; s < splits; ++s) {
-    const int64_t end = k * (s + 1) / splits;
+    const int64_t end = PartBegin(p, s + 1, splits);
     float part = 0;
-    for (int64_t begin = k * s / splits; begin < end; begin += run) {
+    for (int64_t begin = PartBegin(p, s, splits); begin < end; begin += run) {
       const int64_t stop = std::min(begin + run, end);
       float lanes[kLanes] = {};
       int64_t i = begin;
@@ -65,8 +73,7 @@ void LtCompute(const LtProduct& p, const LtAlgorithm& algorithm) {
     }
     const float bias = BiasOf(p, i);
     for (int64_t j = 0; j < p.n; ++j) {
-      const float value =
-          p.alpha * Dot(row.data(), columns.data() + j * p.k, p.k, algorithm) + bias;
+      const float value = p.alpha * Dot(row.data(), columns.data() + j * p.k, p, algorithm) + bias;
       const int64_t at = i * p.d_row + j * p.d_col;
       if (p.d_bf16) {
         static_cast<uint16_t*>(p.d)[at] = ToBf16(value);

@@ -1,6 +1,7 @@
 // Choice of algorithms and the product itself.
 #include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "kernels/simt/runtime/enqueue.h"
 #include "kernels/simt/runtime/lt_types.h"
@@ -12,7 +13,14 @@ namespace {
 constexpr uint64_t kMagic = 0x4c74416c676f0001;  // "LtAlgo": not an algorithm of a real library
 // The sums that make a tile of each algorithm.
 constexpr uint32_t kRuns[kLtAlgorithms] = {16, 32, 64, 128, 48};
-constexpr uint64_t kFewColumns = 16;
+// Up to so many columns, and from so long a K, the library's first choice is to split K.
+constexpr int64_t kFewColumns = 64;
+constexpr int64_t kLongK = 32;
+// In parts of 2 to so many: more choices than a caller usually asks for.
+constexpr uint32_t kMaxSplits = 8;
+// One algorithm has no kernel for more columns than so many.
+constexpr uint32_t kNarrowAlgorithm = 2;
+constexpr int64_t kNarrowColumns = 512;
 
 bool IsBf16(const cublasLtMatrixLayout_t layout) { return layout->type == CUDA_R_16BF; }
 
@@ -74,19 +82,43 @@ cublasStatus_t Describe(cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a,
   return CUBLAS_STATUS_SUCCESS;
 }
 
-// The best algorithm first: other shapes, other order. With few columns K is split where the
-// caller allows it.
-cublasLtMatmulAlgo_t Choice(const LtProduct& product, uint32_t schemes, uint32_t rank) {
-  const auto n = static_cast<uint64_t>(product.n);
-  const bool splits_allowed = schemes != CUBLASLT_REDUCTION_SCHEME_NONE;
-  const uint32_t by_size = n == 1 ? 0 : n <= kFewColumns ? 1 : n <= 64 ? 2 : n <= 256 ? 3 : 4;
-  const uint32_t splits = splits_allowed && n <= kFewColumns && rank == 0 ? 3 : 1;
-  return LtAlgoOf((by_size + rank) % kLtAlgorithms, splits);
+size_t WorkspaceOf(const LtProduct& product, const LtAlgorithm& algorithm) {
+  if (algorithm.scheme == CUBLASLT_REDUCTION_SCHEME_NONE) return 0;
+  return static_cast<size_t>(product.m * product.n) * algorithm.splits * sizeof(float);
 }
 
-size_t WorkspaceOf(const LtProduct& product, const LtAlgorithm& algorithm) {
-  if (algorithm.splits == 1) return 0;
-  return static_cast<size_t>(product.m * product.n) * algorithm.splits * sizeof(float);
+cublasStatus_t Check(const LtProduct& product, const LtAlgorithm& algorithm) {
+  if (algorithm.run == 0) return CUBLAS_STATUS_INVALID_VALUE;
+  const bool fits = algorithm.id != kNarrowAlgorithm || product.n <= kNarrowColumns;
+  return fits ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
+}
+
+// The algorithms for a product within `workspace` bytes, the best first: other shapes, other order.
+// Those that split K come first where it pays. What `schemes` leaves out are the ways to reduce
+// (cuBLASLt documentation, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK), so it keeps one that splits
+// and needs none.
+std::vector<cublasLtMatmulAlgo_t> Choices(const LtProduct& product, uint32_t schemes,
+                                          size_t workspace) {
+  std::vector<cublasLtMatmulAlgo_t> choices;
+  const int64_t n = product.n;
+  const uint32_t by_size = n == 1 ? 0 : n <= 16 ? 1 : n <= 64 ? 2 : n <= 256 ? 3 : 4;
+  const auto add_all = [&](uint32_t splits, uint32_t scheme) {
+    for (uint32_t rank = 0; rank < kLtAlgorithms; ++rank) {
+      const cublasLtMatmulAlgo_t algo = LtAlgoOf((by_size + rank) % kLtAlgorithms, splits, scheme);
+      const LtAlgorithm algorithm = LtAlgorithmOf(algo);
+      if (Check(product, algorithm) != CUBLAS_STATUS_SUCCESS) continue;
+      if (WorkspaceOf(product, algorithm) <= workspace) choices.push_back(algo);
+    }
+  };
+  const bool split_pays = n <= kFewColumns && product.k >= kLongK;
+  const bool split_alone = AlwaysSplitsProducts(CurrentDevice());
+  for (uint32_t splits = 2; split_pays && splits <= kMaxSplits; ++splits) {
+    constexpr uint32_t kScheme = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    if ((schemes & kScheme) != 0) add_all(splits, kScheme);
+  }
+  if (split_pays || split_alone) add_all(2, CUBLASLT_REDUCTION_SCHEME_NONE);
+  if (!split_alone) add_all(1, CUBLASLT_REDUCTION_SCHEME_NONE);
+  return choices;
 }
 
 bool IsAligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
@@ -96,11 +128,11 @@ bool IsAligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer
 LtAlgorithm LtAlgorithmOf(const cublasLtMatmulAlgo_t& algo) {
   const auto id = static_cast<uint32_t>(algo.data[1]);
   if (algo.data[0] != kMagic || id >= kLtAlgorithms) return {};
-  return {id, kRuns[id], static_cast<uint32_t>(algo.data[2])};
+  return {id, kRuns[id], static_cast<uint32_t>(algo.data[2]), static_cast<uint32_t>(algo.data[3])};
 }
 
-cublasLtMatmulAlgo_t LtAlgoOf(uint32_t id, uint32_t splits) {
-  return {{kMagic, id, splits, 0, 0, 0, 0, 0}};
+cublasLtMatmulAlgo_t LtAlgoOf(uint32_t id, uint32_t splits, uint32_t scheme) {
+  return {{kMagic, id, splits, scheme, 0, 0, 0, 0}};
 }
 
 }  // namespace kvern::simt
@@ -120,14 +152,14 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
   kvern::simt::LtProduct product;
   const cublasStatus_t status = kvern::simt::Describe(desc, a, b, c, d, product);
   if (status != CUBLAS_STATUS_SUCCESS) return status;
-  for (uint32_t rank = 0; rank < kvern::simt::kLtAlgorithms && *returned < requested; ++rank) {
+  for (const cublasLtMatmulAlgo_t& algo : kvern::simt::Choices(
+           product, preference->reduction_schemes, preference->max_workspace_bytes)) {
+    if (*returned == requested) break;
     cublasLtMatmulHeuristicResult_t result = {};
-    result.algo = kvern::simt::Choice(product, preference->reduction_schemes, rank);
-    result.workspaceSize =
-        kvern::simt::WorkspaceOf(product, kvern::simt::LtAlgorithmOf(result.algo));
+    result.algo = algo;
+    result.workspaceSize = kvern::simt::WorkspaceOf(product, kvern::simt::LtAlgorithmOf(algo));
     result.state = CUBLAS_STATUS_SUCCESS;
     result.wavesCount = 1;
-    if (result.workspaceSize > preference->max_workspace_bytes) continue;
     results[(*returned)++] = result;
   }
   return *returned > 0 ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
@@ -143,7 +175,8 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDe
   const cublasStatus_t status = kvern::simt::Describe(desc, a, b, c, d, product);
   if (status != CUBLAS_STATUS_SUCCESS) return status;
   const kvern::simt::LtAlgorithm algorithm = kvern::simt::LtAlgorithmOf(*algo);
-  if (algorithm.run == 0) return CUBLAS_STATUS_INVALID_VALUE;
+  const cublasStatus_t fits = kvern::simt::Check(product, algorithm);
+  if (fits != CUBLAS_STATUS_SUCCESS) return fits;
   *result = {};
   result->algo = *algo;
   result->workspaceSize = kvern::simt::WorkspaceOf(product, algorithm);
@@ -170,8 +203,7 @@ cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t* 
       field = algorithm.splits;
       break;
     case CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME:
-      field = algorithm.splits > 1 ? CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE
-                                   : CUBLASLT_REDUCTION_SCHEME_NONE;
+      field = algorithm.scheme;
       break;
   }
   std::memcpy(value, &field, sizeof(field));
@@ -199,13 +231,14 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
   for (const void* pointer : {a, b, c, static_cast<const void*>(d)}) {
     if (!kvern::simt::IsAligned(pointer)) return CUBLAS_STATUS_NOT_SUPPORTED;
   }
-  const cublasLtMatmulAlgo_t chosen =
-      algo != nullptr ? *algo
-                      : kvern::simt::Choice(product, CUBLASLT_REDUCTION_SCHEME_MASK,
-                                            workspace == nullptr ? 1 : 0);
-  const kvern::simt::LtAlgorithm algorithm = kvern::simt::LtAlgorithmOf(chosen);
-  if (algorithm.run == 0) return CUBLAS_STATUS_INVALID_VALUE;
-  if (kvern::simt::WorkspaceOf(product, algorithm) > workspace_bytes) {
+  const size_t given = workspace == nullptr ? 0 : workspace_bytes;
+  const kvern::simt::LtAlgorithm algorithm = kvern::simt::LtAlgorithmOf(
+      algo != nullptr
+          ? *algo
+          : kvern::simt::Choices(product, CUBLASLT_REDUCTION_SCHEME_MASK, given).front());
+  const cublasStatus_t fits = kvern::simt::Check(product, algorithm);
+  if (fits != CUBLAS_STATUS_SUCCESS) return fits;
+  if (kvern::simt::WorkspaceOf(product, algorithm) > given) {
     return CUBLAS_STATUS_INVALID_VALUE;
   }
   product.a = static_cast<const uint16_t*>(a);

@@ -37,16 +37,19 @@ struct cublasLtMatmulPreferenceOpaque_t {
 namespace kvern::simt {
 
 // What a stand-in algorithm decides: K is cut into `splits` parts, and a part into runs of `run`
-// terms; a run is summed by itself, runs are added to the part and parts to the result.
+// terms; a run is summed by itself, runs are added to the part and parts to the result. Where the
+// parts of one that splits begin depends on the number of columns, too.
 struct LtAlgorithm {
   uint32_t id = 0;
   uint32_t run = 0;
   uint32_t splits = 1;
+  // Of the parts' sums; NONE as well for a kernel that adds its parts itself.
+  uint32_t scheme = CUBLASLT_REDUCTION_SCHEME_NONE;
 };
 // Ids 0 to kLtAlgorithms - 1.
 inline constexpr uint32_t kLtAlgorithms = 5;
 LtAlgorithm LtAlgorithmOf(const cublasLtMatmulAlgo_t& algo);
-cublasLtMatmulAlgo_t LtAlgoOf(uint32_t id, uint32_t splits);
+cublasLtMatmulAlgo_t LtAlgoOf(uint32_t id, uint32_t splits, uint32_t scheme);
 
 // op(A), op(B) and D of a product with everything it needs, checked.
 struct LtProduct {

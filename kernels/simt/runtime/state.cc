@@ -137,6 +137,18 @@ bool NextStreamIsLate(int device) {
   return state.late_stream >= 0 && state.late_stream-- == 0;
 }
 
+void AlwaysSplitProducts(int device, bool always) {
+  DeviceState& state = Device(device);
+  const std::lock_guard lock(state.mutex);
+  state.always_splits = always;
+}
+
+bool AlwaysSplitsProducts(int device) {
+  DeviceState& state = Device(device);
+  const std::lock_guard lock(state.mutex);
+  return state.always_splits;
+}
+
 void HoldAborts(int device, bool hold) {
   DeviceState& state = Device(device);
   const std::lock_guard lock(state.mutex);

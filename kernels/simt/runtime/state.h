@@ -24,6 +24,7 @@ struct DeviceState {
   size_t mallocs = 0;                         // calls that gave memory, so far
   size_t malloc_bytes = 0;                    // that they gave
   int late_stream = -1;                       // this many more streams until a late one
+  bool always_splits = false;                 // by AlwaysSplitProducts
   bool aborts_held = false;                   // by HoldAborts
   int aborts_begun = 0;
   int aborts_ended = 0;
@@ -40,6 +41,8 @@ size_t DeviceBytes();
 int CurrentDevice();
 // Whether the stream that is being made is the one of MakeStreamLate.
 bool NextStreamIsLate(int device);
+// Whether AlwaysSplitProducts is on.
+bool AlwaysSplitsProducts(int device);
 
 // True when [address, address + bytes) lies within one allocation of some device.
 bool IsDeviceMemory(const void* address, size_t bytes);

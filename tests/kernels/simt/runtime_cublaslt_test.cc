@@ -66,10 +66,11 @@ class LtTest : public testing::Test {
     cublasLtMatrixLayout_t weight = nullptr, x = nullptr, out = nullptr;
   };
 
-  cublasStatus_t Multiply(const Layouts& l, const cublasLtMatmulAlgo_t* algo) {
+  cublasStatus_t Multiply(const Layouts& l, const cublasLtMatmulAlgo_t* algo,
+                          void* workspace = nullptr, size_t workspace_bytes = 0) {
     const float one = 1, zero = 0;
     return cublasLtMatmul(handle_, desc_, &one, weight_, l.weight, x_, l.x, &zero, out_, l.out,
-                          out_, l.out, algo, nullptr, 0, nullptr);
+                          out_, l.out, algo, workspace, workspace_bytes, nullptr);
   }
   std::vector<float> Row(int row) {
     std::vector<float> values(kN);
@@ -78,17 +79,38 @@ class LtTest : public testing::Test {
               cudaSuccess);
     return values;
   }
-  cublasLtMatmulAlgo_t Best(const Layouts& l) {
-    const uint32_t none = CUBLASLT_REDUCTION_SCHEME_NONE;
+  // What the heuristic answers, within `workspace` bytes; at most kAsked.
+  static constexpr int kAsked = 64;
+  std::vector<cublasLtMatmulAlgo_t> Choices(const Layouts& l, uint32_t schemes,
+                                            uint64_t workspace = 1 << 20) {
     cublasLtMatmulPreferenceSetAttribute(preference_, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-                                         &none, sizeof(none));
-    cublasLtMatmulHeuristicResult_t result = {};
+                                         &schemes, sizeof(schemes));
+    cublasLtMatmulPreferenceSetAttribute(preference_, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                         &workspace, sizeof(workspace));
+    cublasLtMatmulHeuristicResult_t results[kAsked] = {};
     int returned = 0;
     EXPECT_EQ(cublasLtMatmulAlgoGetHeuristic(handle_, desc_, l.weight, l.x, l.out, l.out,
-                                             preference_, 1, &result, &returned),
+                                             preference_, kAsked, results, &returned),
               CUBLAS_STATUS_SUCCESS);
-    EXPECT_EQ(returned, 1);
-    return result.algo;
+    std::vector<cublasLtMatmulAlgo_t> choices;
+    for (int i = 0; i < returned; ++i) choices.push_back(results[i].algo);
+    return choices;
+  }
+  static uint32_t Config(const cublasLtMatmulAlgo_t& algo,
+                         cublasLtMatmulAlgoConfigAttributes_t attribute) {
+    uint32_t value = 0;
+    size_t written = 0;
+    EXPECT_EQ(
+        cublasLtMatmulAlgoConfigGetAttribute(&algo, attribute, &value, sizeof(value), &written),
+        CUBLAS_STATUS_SUCCESS);
+    EXPECT_EQ(written, sizeof(value));
+    return value;
+  }
+  static uint32_t Splits(const cublasLtMatmulAlgo_t& algo) {
+    return Config(algo, CUBLASLT_ALGO_CONFIG_SPLITK_NUM);
+  }
+  static uint32_t Scheme(const cublasLtMatmulAlgo_t& algo) {
+    return Config(algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME);
   }
 
   static constexpr int kN = 40;
@@ -120,19 +142,74 @@ TEST_F(LtTest, ProductsAreRight) {
   }
 }
 
+TEST_F(LtTest, ProductsAreRightInPartsToo) {
+  Layouts l(5);
+  ASSERT_EQ(Multiply(l, nullptr), CUBLAS_STATUS_SUCCESS);
+  const std::vector<float> expected = Row(4);
+  void* workspace = nullptr;
+  ASSERT_EQ(cudaMalloc(&workspace, 1 << 20), cudaSuccess);
+  for (const cublasLtMatmulAlgo_t& algo : Choices(l, CUBLASLT_REDUCTION_SCHEME_MASK)) {
+    const bool reduced = Scheme(algo) != CUBLASLT_REDUCTION_SCHEME_NONE;
+    EXPECT_EQ(Multiply(l, &algo), reduced ? CUBLAS_STATUS_INVALID_VALUE : CUBLAS_STATUS_SUCCESS);
+    ASSERT_EQ(Multiply(l, &algo, workspace, 1 << 20), CUBLAS_STATUS_SUCCESS);
+    const std::vector<float> row = Row(4);
+    for (size_t n = 0; n < row.size(); ++n) EXPECT_NEAR(row[n], expected[n], 1e-4f);
+  }
+  cudaFree(workspace);
+}
+
 TEST_F(LtTest, TheSameRowDiffersWithTheBatchUnlessTheAlgorithmIsPinned) {
   ASSERT_EQ(Multiply(Layouts(1), nullptr), CUBLAS_STATUS_SUCCESS);
   const std::vector<float> alone = Row(0);
   ASSERT_EQ(Multiply(Layouts(64), nullptr), CUBLAS_STATUS_SUCCESS);
   EXPECT_NE(Row(0), alone);
 
-  const cublasLtMatmulAlgo_t pinned = Best(Layouts(16));
-  ASSERT_EQ(Multiply(Layouts(1), &pinned), CUBLAS_STATUS_SUCCESS);
-  const std::vector<float> pinned_alone = Row(0);
-  for (uint64_t rows : {2u, 16u, 64u, 100u}) {
-    ASSERT_EQ(Multiply(Layouts(rows), &pinned), CUBLAS_STATUS_SUCCESS);
-    EXPECT_EQ(Row(0), pinned_alone) << rows;
+  for (const cublasLtMatmulAlgo_t& pinned : Choices(Layouts(16), CUBLASLT_REDUCTION_SCHEME_NONE)) {
+    ASSERT_EQ(Multiply(Layouts(1), &pinned), CUBLAS_STATUS_SUCCESS);
+    const std::vector<float> pinned_alone = Row(0);
+    for (uint64_t rows : {2u, 16u, 64u, 100u}) {
+      ASSERT_EQ(Multiply(Layouts(rows), &pinned), CUBLAS_STATUS_SUCCESS);
+      // Not even that is enough when it splits K.
+      EXPECT_EQ(Row(0) == pinned_alone, Splits(pinned) == 1) << rows;
+    }
   }
+}
+
+// A batch-invariant caller must leave out the reductions, look at the splits, and ask for all rows.
+TEST_F(LtTest, AlgorithmsThatSplitComeFirstAndNotEachTakesAnyRows) {
+  const Layouts usual(64);
+  const auto all = Choices(usual, CUBLASLT_REDUCTION_SCHEME_MASK);
+  ASSERT_GT(all.size(), 32u);
+  for (size_t i = 0; i < 32; ++i) {
+    EXPECT_GT(Splits(all[i]), 1u);
+    EXPECT_EQ(Scheme(all[i]), CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
+  }
+  // A workspace is what such a reduction takes.
+  EXPECT_EQ(Scheme(Choices(usual, CUBLASLT_REDUCTION_SCHEME_MASK, 0)[0]),
+            CUBLASLT_REDUCTION_SCHEME_NONE);
+
+  const auto unreduced = Choices(usual, CUBLASLT_REDUCTION_SCHEME_NONE);
+  ASSERT_FALSE(unreduced.empty());
+  EXPECT_GT(Splits(unreduced[0]), 1u);
+  const Layouts many(513);
+  bool found = false;
+  for (const cublasLtMatmulAlgo_t& algo : unreduced) {
+    EXPECT_EQ(Scheme(algo), CUBLASLT_REDUCTION_SCHEME_NONE);
+    if (found || Splits(algo) > 1) continue;
+    found = true;  // the first that does not split
+    cublasLtMatmulHeuristicResult_t result = {};
+    const auto check = [&](const Layouts& l) {
+      return cublasLtMatmulAlgoCheck(handle_, desc_, l.weight, l.x, l.out, l.out, &algo, &result);
+    };
+    EXPECT_EQ(check(usual), CUBLAS_STATUS_SUCCESS);
+    EXPECT_EQ(check(many), CUBLAS_STATUS_NOT_SUPPORTED);
+    EXPECT_EQ(Multiply(many, &algo), CUBLAS_STATUS_NOT_SUPPORTED);
+    // Nor does the library offer it there.
+    for (const cublasLtMatmulAlgo_t& offered : Choices(many, CUBLASLT_REDUCTION_SCHEME_NONE)) {
+      EXPECT_NE(Config(offered, CUBLASLT_ALGO_CONFIG_ID), Config(algo, CUBLASLT_ALGO_CONFIG_ID));
+    }
+  }
+  EXPECT_TRUE(found);
 }
 
 TEST_F(LtTest, RefusesWhatTheRealOneRefuses) {
