@@ -9,6 +9,7 @@
 
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/candidates.cuh"
+#include "kernels/cuda/gumbel.cuh"
 #include "kernels/cuda/log_sum_exp.cuh"
 #include "kernels/cuda/rms_norm.cuh"
 #include "kernels/simt/grid.h"
@@ -67,6 +68,19 @@ inline bool RunLogSumExp() {
   simt::RunGrid({dim3(1), dim3(kSumThreads), 0, "LogSumExp"},
                 [&] { LogSumExpKernel({}, args, &part); });
   return part.max == 0.5f && part.sum == 1000;
+}
+
+// One logit is beyond what noise can make of the others.
+inline bool RunGumbelMax() {
+  constexpr int32_t kColumns = 600;
+  std::vector<float> logits(kColumns, 0.5f);
+  logits[530] = 1000;
+  const SampleRow request;
+  const LogitsArgs args = {logits.data(), kColumns, kColumns, &request, 1};
+  uint64_t best = 0;
+  simt::RunGrid({dim3(2), dim3(kGumbelThreads), 0, "GumbelMax"},
+                [&] { GumbelMaxKernel({}, args, 0, &best); });
+  return ChosenColumn(best).column == 530;
 }
 
 // Half of the logits are alike, so that the search goes on to the columns.
