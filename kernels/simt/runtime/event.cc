@@ -50,13 +50,14 @@ inline namespace kvern_emulated_cuda {
 using kvern::simt::Answer;
 
 struct CUevent_st {
+  int device = 0;
   std::shared_ptr<kvern::simt::EventState> state = std::make_shared<kvern::simt::EventState>();
 };
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
   if (flags != cudaEventDisableTiming) return Answer(cudaErrorNotSupported);
   const cudaError_t error = Answer(cudaSuccess);
-  if (error == cudaSuccess) *event = new CUevent_st;
+  if (error == cudaSuccess) *event = new CUevent_st{kvern::simt::CurrentDevice()};
   return error;
 }
 
@@ -69,6 +70,8 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   if (event == nullptr) return Answer(cudaErrorInvalidResourceHandle);
   stream = kvern::simt::Resolve(stream);
+  // CUDA Programming Guide, "Stream and Event Behavior"; which device is current does not matter.
+  if (event->device != stream->device()) return Answer(cudaErrorInvalidResourceHandle);
   uint64_t record = 0;
   {
     const std::lock_guard lock(event->state->mutex);
@@ -80,7 +83,11 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   const cudaError_t error = kvern::simt::EnqueueSignal(
       stream, [state = event->state, record] { kvern::simt::Complete(*state, record); }, &place);
   const std::lock_guard lock(event->state->mutex);
-  event->state->place = std::move(place);
+  if (error == cudaSuccess) {
+    event->state->place = std::move(place);
+  } else {
+    --event->state->recorded;  // nobody will signal it
+  }
   return error;
 }
 
@@ -103,7 +110,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     kvern::simt::InvalidateCapture(stream);
     return Answer(cudaErrorStreamCaptureIsolation);
   }
-  return kvern::simt::EnqueueTask(stream, [state = event->state, record, place] {
+  return kvern::simt::EnqueueFromAnyDevice(stream, [state = event->state, record, place] {
     if (place.gate != nullptr) place.gate->Want(place.items);
     kvern::simt::WaitFor(*state, record);
   });

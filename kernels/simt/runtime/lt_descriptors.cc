@@ -28,6 +28,11 @@ cublasStatus_t Delete(T* object) {
 }
 
 }  // namespace
+
+bool IsUsable(cublasLtHandle_t handle) {
+  return handle != nullptr && handle->device == CurrentDevice();
+}
+
 }  // namespace kvern::simt
 
 inline namespace kvern_emulated_cuda {
@@ -59,7 +64,10 @@ cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
   return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) { return kvern::simt::Delete(handle); }
+cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
+  if (!kvern::simt::IsUsable(handle)) return CUBLAS_STATUS_INVALID_VALUE;
+  return kvern::simt::Delete(handle);
+}
 
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* desc, cublasComputeType_t compute,
                                         cudaDataType_t scale_type) {

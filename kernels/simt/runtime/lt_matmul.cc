@@ -145,7 +145,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
                                               cublasLtMatmulPreference_t preference, int requested,
                                               cublasLtMatmulHeuristicResult_t results[],
                                               int* returned) {
-  if (handle == nullptr || preference == nullptr || requested <= 0 || returned == nullptr) {
+  if (!kvern::simt::IsUsable(handle) || preference == nullptr || requested <= 0 ||
+      returned == nullptr) {
     return CUBLAS_STATUS_INVALID_VALUE;
   }
   *returned = 0;
@@ -170,7 +171,8 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDe
                                        cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
                                        const cublasLtMatmulAlgo_t* algo,
                                        cublasLtMatmulHeuristicResult_t* result) {
-  if (handle == nullptr || algo == nullptr || result == nullptr) return CUBLAS_STATUS_INVALID_VALUE;
+  if (!kvern::simt::IsUsable(handle) || algo == nullptr || result == nullptr)
+    return CUBLAS_STATUS_INVALID_VALUE;
   kvern::simt::LtProduct product;
   const cublasStatus_t status = kvern::simt::Describe(desc, a, b, c, d, product);
   if (status != CUBLAS_STATUS_SUCCESS) return status;
@@ -217,7 +219,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
                               cublasLtMatrixLayout_t c_layout, void* d,
                               cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t* algo,
                               void* workspace, size_t workspace_bytes, cudaStream_t stream) {
-  if (handle == nullptr || alpha == nullptr || beta == nullptr) return CUBLAS_STATUS_INVALID_VALUE;
+  if (!kvern::simt::IsUsable(handle) || alpha == nullptr || beta == nullptr)
+    return CUBLAS_STATUS_INVALID_VALUE;
   kvern::simt::LtProduct product;
   const cublasStatus_t status =
       kvern::simt::Describe(desc, a_layout, b_layout, c_layout, d_layout, product);

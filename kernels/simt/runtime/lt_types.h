@@ -8,7 +8,7 @@
 inline namespace kvern_emulated_cuda {
 
 struct cublasLtContext {
-  int device = 0;
+  int device = 0;  // that was current when it was made
 };
 
 struct cublasLtMatmulDescOpaque_t {
@@ -35,6 +35,10 @@ struct cublasLtMatmulPreferenceOpaque_t {
 }  // namespace kvern_emulated_cuda
 
 namespace kvern::simt {
+
+// Whether a call may have this handle: its device has to be the calling thread's (cuBLASLt
+// documentation, cublasLtCreate; which error comes otherwise it does not say).
+bool IsUsable(cublasLtHandle_t handle);
 
 // What a stand-in algorithm decides: K is cut into `splits` parts, and a part into runs of `run`
 // terms; a run is summed by itself, runs are added to the part and parts to the result. Where the

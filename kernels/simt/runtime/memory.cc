@@ -64,6 +64,7 @@ inline namespace kvern_emulated_cuda {
 
 using kvern::simt::AllowedDuringCapture;
 using kvern::simt::Answer;
+using kvern::simt::EnqueueFromAnyDevice;
 using kvern::simt::EnqueueTask;
 
 cudaError_t cudaMalloc(void** pointer, size_t bytes) {
@@ -150,9 +151,9 @@ cudaError_t cudaMemcpyAsync(void* target, const void* source, size_t bytes, cuda
     // Pageable memory is staged before the call returns.
     const auto* from = static_cast<const char*>(source);
     auto staged = std::make_shared<const std::vector<char>>(from, from + bytes);
-    return EnqueueTask(stream, [=] { std::memcpy(target, staged->data(), bytes); });
+    return EnqueueFromAnyDevice(stream, [=] { std::memcpy(target, staged->data(), bytes); });
   }
-  const cudaError_t error = EnqueueTask(stream, copy);
+  const cudaError_t error = EnqueueFromAnyDevice(stream, copy);
   const bool waits = kind == cudaMemcpyDeviceToHost && !captured && !kvern::simt::IsPinned(target);
   if (error == cudaSuccess && waits) return cudaStreamSynchronize(stream);
   return error;

@@ -142,8 +142,7 @@ namespace {
 
 cudaError_t Enqueue(cudaStream_t stream, Task task, bool always, StreamPlace* place) {
   stream = Resolve(stream);
-  if (stream->device() != CurrentDevice()) return Answer(cudaErrorInvalidResourceHandle);
-  const cudaError_t error = Answer(cudaSuccess);
+  const cudaError_t error = Answer(Device(stream->device()).broken.load());
   if (error != cudaSuccess) return error;
   const cudaError_t recorded = Record(stream, task);
   if (recorded != cudaErrorNotReady) return Answer(recorded);
@@ -154,6 +153,12 @@ cudaError_t Enqueue(cudaStream_t stream, Task task, bool always, StreamPlace* pl
 }  // namespace
 
 cudaError_t EnqueueTask(cudaStream_t stream, Task task) {
+  stream = Resolve(stream);
+  if (stream->device() != CurrentDevice()) return Answer(cudaErrorInvalidResourceHandle);
+  return EnqueueFromAnyDevice(stream, std::move(task));
+}
+
+cudaError_t EnqueueFromAnyDevice(cudaStream_t stream, Task task) {
   StreamPlace place;
   return Enqueue(stream, std::move(task), false, &place);
 }

@@ -59,8 +59,12 @@ struct StreamPlace {
   uint64_t items = 0;
 };
 
-// Signals that must come even from a broken device: those who wait are told of the fault after it.
-// `place`: right behind the signal, unless it was captured.
+// As EnqueueTask, for what may be asked for while another device is the calling thread's: copies
+// and waits (CUDA Programming Guide, "Stream and Event Behavior").
+cudaError_t EnqueueFromAnyDevice(cudaStream_t stream, Task task);
+
+// As EnqueueFromAnyDevice, for signals that must come even from a broken device: those who wait are
+// told of the fault after it. `place`: right behind the signal, unless it was captured.
 cudaError_t EnqueueSignal(cudaStream_t stream, Task task, StreamPlace* place);
 
 // Waits for all streams of a device.

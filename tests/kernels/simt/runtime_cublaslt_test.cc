@@ -212,6 +212,23 @@ TEST_F(LtTest, AlgorithmsThatSplitComeFirstAndNotEachTakesAnyRows) {
   EXPECT_TRUE(found);
 }
 
+TEST_F(LtTest, AHandleBelongsToItsDevice) {
+  const Layouts l(4);
+  const cublasLtMatmulAlgo_t algo = Choices(l, CUBLASLT_REDUCTION_SCHEME_NONE)[0];
+  cublasLtMatmulHeuristicResult_t result = {};
+  int returned = 0;
+  ASSERT_EQ(cudaSetDevice(1), cudaSuccess);
+  EXPECT_EQ(Multiply(l, &algo), CUBLAS_STATUS_INVALID_VALUE);
+  EXPECT_EQ(cublasLtMatmulAlgoGetHeuristic(handle_, desc_, l.weight, l.x, l.out, l.out, preference_,
+                                           1, &result, &returned),
+            CUBLAS_STATUS_INVALID_VALUE);
+  EXPECT_EQ(cublasLtMatmulAlgoCheck(handle_, desc_, l.weight, l.x, l.out, l.out, &algo, &result),
+            CUBLAS_STATUS_INVALID_VALUE);
+  EXPECT_EQ(cublasLtDestroy(handle_), CUBLAS_STATUS_INVALID_VALUE);
+  ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
+  EXPECT_EQ(Multiply(l, &algo), CUBLAS_STATUS_SUCCESS);
+}
+
 TEST_F(LtTest, RefusesWhatTheRealOneRefuses) {
   Layouts wrong(4);
   const int64_t too_short = kK - 1;

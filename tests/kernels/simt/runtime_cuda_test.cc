@@ -236,6 +236,55 @@ TEST_F(RuntimeTest, LaunchesHaveLimits) {
   ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
 }
 
+// Records go with the event's device; copies and waits with any that is current.
+TEST_F(RuntimeTest, EventsAndStreamsOfTwoDevices) {
+  cudaEvent_t event = nullptr;
+  ASSERT_EQ(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), cudaSuccess);
+  ASSERT_EQ(cudaSetDevice(1), cudaSuccess);
+  cudaStream_t other = nullptr;
+  ASSERT_EQ(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking), cudaSuccess);
+  EXPECT_EQ(cudaEventRecord(event, other), cudaErrorInvalidResourceHandle);
+  EXPECT_EQ(cudaGetLastError(), cudaErrorInvalidResourceHandle);
+  EXPECT_EQ(cudaEventRecord(event, nullptr), cudaErrorInvalidResourceHandle);
+  EXPECT_EQ(cudaEventSynchronize(event), cudaSuccess);  // nothing was recorded
+
+  EXPECT_EQ(EnqueueTask(stream_, [] {}), cudaErrorInvalidResourceHandle);
+  ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
+  std::promise<void> hold = Hold();
+  ASSERT_EQ(cudaSetDevice(1), cudaSuccess);
+  const int value = 5;
+  EXPECT_EQ(cudaMemcpyAsync(device_, &value, sizeof(int), cudaMemcpyHostToDevice, stream_),
+            cudaSuccess);
+  EXPECT_EQ(cudaEventRecord(event, stream_), cudaSuccess);
+  EXPECT_EQ(cudaEventQuery(event), cudaErrorNotReady);
+  EXPECT_EQ(cudaStreamWaitEvent(other, event), cudaSuccess);
+  EXPECT_EQ(cudaStreamQuery(other), cudaErrorNotReady);
+  ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
+  EXPECT_EQ(cudaStreamWaitEvent(other, event), cudaSuccess);
+  hold.set_value();
+  EXPECT_EQ(cudaStreamSynchronize(other), cudaSuccess);
+  EXPECT_EQ(cudaEventQuery(event), cudaSuccess);
+  EXPECT_EQ(Read(0), 5);
+  EXPECT_EQ(cudaEventDestroy(event), cudaSuccess);
+  EXPECT_EQ(cudaStreamDestroy(other), cudaSuccess);
+}
+
+TEST_F(RuntimeTest, ARecordThatFailedIsNotWaitedFor) {
+  cudaEvent_t event = nullptr;
+  ASSERT_EQ(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), cudaSuccess);
+  BreakDevice(0, cudaErrorLaunchFailure);
+  EXPECT_EQ(cudaEventRecord(event, stream_), cudaErrorLaunchFailure);
+  // Nor does a stream of a broken device take anything from elsewhere.
+  ASSERT_EQ(cudaSetDevice(1), cudaSuccess);
+  EXPECT_EQ(cudaMemcpyAsync(device_, device_, sizeof(int), cudaMemcpyDeviceToDevice, stream_),
+            cudaErrorLaunchFailure);
+  ASSERT_EQ(cudaSetDevice(0), cudaErrorLaunchFailure);
+  BreakDevice(0, cudaSuccess);
+  ASSERT_EQ(cudaEventQuery(event), cudaSuccess);
+  EXPECT_EQ(cudaEventSynchronize(event), cudaSuccess);
+  EXPECT_EQ(cudaEventDestroy(event), cudaSuccess);
+}
+
 TEST_F(RuntimeTest, StaticSharedMemoryCountsAsDynamicDoes) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto run = [&](const void* kernel, size_t dynamic_bytes) {
