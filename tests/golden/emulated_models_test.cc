@@ -164,8 +164,12 @@ struct Bounds {
   double divergence;
 };
 
-Bounds RoundingBounds() {
-  // In longer prompts some value lies so near to an edge that the order of a sum tips it over.
+Bounds RoundingBounds(size_t tokens) {
+  // The longer a prompt, the more values lie so near to an edge that the order of a sum tips them
+  // over. Up to 17 tokens that costs up to 0.056 and 7.5e-5; 33 tokens, 0.081 and 1.8e-4; 64 and
+  // 100, 0.27 and 1.7e-3. The sums' orders are the emulated device's: it says the same every time.
+  if (kEmulated && tokens <= 17) return {0.12f, 2e-4};
+  if (kEmulated && tokens <= 33) return {0.17f, 4e-4};
   if (kEmulated) return {0.3f, 2.5e-3};
   // A real GPU adds in orders of its own, its tensor cores align products before they add them, its
   // exponentials are approximate. Noise of one unit of float32 in the decoder's own sums tips some
@@ -193,8 +197,9 @@ TEST_P(RoundingTest, AgreesWithADecoderThatRoundsAtTheSamePoints) {
     if (golden.ids.size() <= 2 && !(worst <= kFloat32Error) && kEmulated) {
       EXPECT_TRUE(IsOneEdgeAway(model.name, golden.ids, logits)) << golden.name << ": " << worst;
     }
-    EXPECT_LE(worst, RoundingBounds().logit) << golden.name;
-    EXPECT_LE(Divergence(expected, logits), RoundingBounds().divergence) << golden.name;
+    const Bounds bounds = RoundingBounds(golden.ids.size());
+    EXPECT_LE(worst, bounds.logit) << golden.name;
+    EXPECT_LE(Divergence(expected, logits), bounds.divergence) << golden.name;
   }
 }
 
