@@ -7,7 +7,7 @@ namespace kvern {
 absl::StatusOr<std::vector<ShardRange>> SplitKvHeads(uint32_t kv_heads, uint32_t world) {
   if (world == 0 || world > kv_heads) {
     return InvalidArgument("tensor-parallel size ", world, ", allowed: 1 to ", kv_heads,
-                           " (the model's KV heads; replicated heads are not supported)");
+                           " (the model's KV heads; replicated heads are not there yet)");
   }
   std::vector<ShardRange> ranges;
   uint32_t begin = 0;

@@ -19,7 +19,7 @@ struct ShardRange {
 
 // Splits `kv_heads` over `world` ranks as evenly as they go, the larger shares first: 3 over 2 = 2
 // + 1. Query heads follow their KV head. InvalidArgument if world is 0 or exceeds kv_heads
-// (replicated heads are not supported).
+// (replicated heads are not there yet).
 absl::StatusOr<std::vector<ShardRange>> SplitKvHeads(uint32_t kv_heads, uint32_t world);
 
 // KV bytes of one token on one rank: 2 * layers * kv_heads * head_dim * element_bytes.

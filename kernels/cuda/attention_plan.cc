@@ -71,7 +71,7 @@ void CutSplits(int64_t splits_max, int32_t max_slots, std::vector<AttentionItem>
 std::string AttentionUnsupported(int64_t head_dim, int64_t q_heads, int64_t kv_heads) {
   if (head_dim != 16 && head_dim != 32 && head_dim != 64 && head_dim != 128) {
     return "head_dim = " + std::to_string(head_dim) +
-           ": the CUDA attention kernel has 16, 32, 64 and 128";
+           ": the CUDA attention kernel has 16, 32, 64 and 128 (80, 96 and 256 are not there yet)";
   }
   const std::string heads =
       std::to_string(q_heads) + " query heads on " + std::to_string(kv_heads) + " KV heads";

@@ -84,7 +84,8 @@ class EmulatedTest(ServiceTest):
         done = subprocess.run([BIN / "kvern-run", "--model", MODEL, "--device", "emulated",
                                "--weights", "int8"], input="", capture_output=True, text=True)
         self.assertEqual(done.returncode, 2)
-        self.assertIn("--weights: 'int8' on emulated, allowed: auto, bf16", done.stderr)
+        self.assertIn("--weights: 'int8' on emulated, allowed: auto, bf16 (a GPU keeps all weights "
+                      "as bf16; others are not there yet)", done.stderr)
 
     def test_too_few_gpus_are_told(self):
         done = subprocess.run([BIN / "kvern-run", "--model", MODEL, "--device", "emulated", "--tp",

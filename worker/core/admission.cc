@@ -95,7 +95,7 @@ std::optional<Nack> CheckDispatch(const GroupState& state, const Dispatch& dispa
     return refuse(ErrorCode::kUnsupportedParameter, "class batch is not built");
   }
   if (dispatch.sampling.prompt_logprobs) {
-    return refuse(ErrorCode::kUnsupportedParameter, "prompt_logprobs is not supported");
+    return refuse(ErrorCode::kUnsupportedParameter, "prompt_logprobs is not supported yet");
   }
   if (std::string error = CheckShape(state.config, dispatch); !error.empty()) {
     return refuse(ErrorCode::kInvalidArgument, std::move(error));

@@ -68,7 +68,8 @@ absl::StatusOr<RankConfig> ToRankConfig(const RankOptions& options, int64_t rank
   config.batch_invariant = options.batch_invariant;
   if (config.gpu != nullptr && options.weights != "auto" && options.weights != "bf16") {
     return InvalidArgument("--weights: '", options.weights, "' on ", config.gpu->name(),
-                           ", allowed: auto, bf16 (a GPU keeps all weights as bf16)");
+                           ", allowed: auto, bf16 (a GPU keeps all weights as bf16; others are not "
+                           "there yet)");
   }
   config.threads = static_cast<int>(options.threads > 0 ? options.threads : DefaultThreads(ranks));
   config.weights = WeightsByName(options.weights);

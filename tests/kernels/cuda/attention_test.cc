@@ -190,8 +190,16 @@ TEST(Attention, EmptyListsAndPaddingDoNothing) {
 TEST(Attention, ShapesThatThereAreNotAreRefused) {
   EXPECT_EQ(AttentionUnsupported(128, 32, 8), "");
   EXPECT_EQ(AttentionUnsupported(16, 16, 1), "");
-  EXPECT_EQ(AttentionUnsupported(80, 32, 8),
-            "head_dim = 80: the CUDA attention kernel has 16, 32, 64 and 128");
+  AttentionArgs args;
+  args.q_heads = 2;
+  for (int32_t dim : {80, 96, 256}) {
+    EXPECT_EQ(AttentionUnsupported(dim, 32, 8),
+              "head_dim = " + std::to_string(dim) +
+                  ": the CUDA attention kernel has 16, 32, 64 and 128 (80, 96 and 256 are not "
+                  "there yet)");
+    args.pages = {nullptr, KvType::kBf16, 1, 1, dim};
+    EXPECT_EQ(LaunchAttention(args, nullptr), cudaErrorInvalidValue);
+  }
   EXPECT_EQ(
       AttentionUnsupported(64, 17, 1),
       "17 query heads on 1 KV heads: the CUDA attention kernel has at most 16 query heads per "
@@ -199,10 +207,6 @@ TEST(Attention, ShapesThatThereAreNotAreRefused) {
   EXPECT_EQ(AttentionUnsupported(64, 9, 2),
             "9 query heads on 2 KV heads: must be a positive "
             "multiple");
-  AttentionArgs args;
-  args.q_heads = 2;
-  args.pages = {nullptr, KvType::kBf16, 1, 1, 80};
-  EXPECT_EQ(LaunchAttention(args, nullptr), cudaErrorInvalidValue);
   args.pages.head_dim = 64;
   EXPECT_EQ(LaunchAttention(args, nullptr), cudaSuccess);
   args.layer = 1;
