@@ -1,11 +1,15 @@
 // Launches of what works on rows and KV blocks.
+#include "kernels/cuda/add_ordered.cuh"
 #include "kernels/cuda/copy_blocks.cuh"
 #include "kernels/cuda/elementwise.cuh"
 #include "kernels/cuda/embed.cuh"
+#include "kernels/cuda/gather_rows.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/launch_kernel.cuh"
 #include "kernels/cuda/rms_norm.cuh"
 #include "kernels/cuda/rope_kv.cuh"
+#include "kernels/cuda/swiglu.cuh"
+#include "kernels/cuda/to_bf16.cuh"
 
 namespace kvern::gpu {
 
