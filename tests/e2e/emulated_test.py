@@ -80,6 +80,9 @@ class EmulatedTest(ServiceTest):
     def test_a_rank_that_hangs_in_a_collective_ends_the_group(self):
         self.check_lost_rank(1, lambda pid: None)
 
+    def test_the_leader_that_hangs_in_a_collective_ends_the_group(self):
+        self.check_lost_rank(0, lambda pid: None)
+
     def test_other_weights_are_refused_by_name(self):
         done = subprocess.run([BIN / "kvern-run", "--model", MODEL, "--device", "emulated",
                                "--weights", "int8"], input="", capture_output=True, text=True)
