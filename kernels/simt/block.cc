@@ -2,6 +2,7 @@
 
 #include <sched.h>
 
+#include <atomic>
 #include <bit>
 
 #include "kernels/simt/report.h"
@@ -13,10 +14,14 @@ constinit thread_local Here t_here;
 
 namespace {
 
+std::atomic<std::chrono::milliseconds> g_idle_limit{kIdleLimit};
+
 // The lanes of a warp above `lane`.
 uint32_t LanesAbove(unsigned lane) { return ~uint32_t{0} << lane << 1; }
 
 }  // namespace
+
+void LimitIdling(std::chrono::milliseconds limit) { g_idle_limit.store(limit); }
 
 Block::~Block() {
   ending_ = true;
@@ -91,6 +96,7 @@ void Block::RunOne(const Warps& warps) {
   warps_ready_ = num_warps_ == 32 ? ~uint32_t{0} : (uint32_t{1} << num_warps_) - 1;
   live_threads_ = num_threads_;
   barrier_waiting_ = 0;
+  idle_ = false;
   Thread* first = TakeReady(*warps[0], 1);
   t_here.thread = first;
   Fiber::Switch(os_thread_, first->fiber);
@@ -114,6 +120,7 @@ void Block::ThreadMain(void* thread) {
 // A thread that has returned counts as arrived wherever it is waited for.
 void Block::Exit(Thread& self) {
   Warp& warp = *self.warp;
+  idle_ = false;
   warp.live &= ~(uint32_t{1} << self.lane);
   --live_threads_;
   if (live_threads_ == 0) {
@@ -156,6 +163,7 @@ void Block::ReleaseBarrier() {
 }
 
 void Block::Wake(Warp& warp, uint32_t lanes) {
+  idle_ = false;
   if (lanes == 0) return;
   warp.ready |= lanes;
   warps_ready_ |= uint32_t{1} << warp.number;
@@ -189,15 +197,18 @@ void Block::SwitchTo(Thread& self, Thread& next) {
 }
 
 void Block::Wait(Thread& self) {
+  idle_ = false;
   Thread* next = NextReady(self);
-  if (next == nullptr) FailDeadlock(*this);
+  if (next == nullptr) FailDeadlock(*this, "no thread can run");
   SwitchTo(self, *next);
 }
 
 // Strictly round: the next thread of the block in ascending order, so that threads that only spin
 // cannot keep the others from running. After each round other OS threads have their turn.
-void Block::Yield() {
+void Block::Yield(CallSite site) {
   Thread& self = *t_here.thread;
+  self.op = Collective::kNanoSleep;
+  self.site = site;
   Warp& warp = *self.warp;
   Thread* next = nullptr;
   uint32_t lanes_above = warp.ready & LanesAbove(self.lane);
@@ -208,13 +219,26 @@ void Block::Yield() {
     Warp& other = *(*warps_)[static_cast<unsigned>(std::countr_zero(warps_above))];
     next = TakeReady(other, other.ready);
   } else {
-    sched_yield();
+    EndRound();
     if (warps_ready_ == 0) return;
     Warp& other = *(*warps_)[static_cast<unsigned>(std::countr_zero(warps_ready_))];
     next = TakeReady(other, other.ready);
   }
-  Wake(warp, uint32_t{1} << self.lane);
+  warp.ready |= uint32_t{1} << self.lane;
+  warps_ready_ |= uint32_t{1} << warp.number;
   SwitchTo(self, *next);
+}
+
+// Every thread that could run has, up to its next wait or yield.
+void Block::EndRound() {
+  sched_yield();
+  const auto now = std::chrono::steady_clock::now();
+  if (!idle_) {
+    idle_ = true;
+    idle_since_ = now;
+  } else if (now - idle_since_ > g_idle_limit.load(std::memory_order_relaxed)) {
+    FailDeadlock(*this, "its threads wait for what nobody does");
+  }
 }
 
 }  // namespace kvern::simt

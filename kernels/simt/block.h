@@ -7,6 +7,7 @@
 // changes any of this, so that there is nothing to lock.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -41,6 +42,7 @@ enum class Collective : uint8_t {
   kLdMatrix,
   kLdMatrixTrans,
   kMma,
+  kNanoSleep,  // No collective: a thread that lets the others run.
 };
 
 // As kernels spell it.
@@ -107,8 +109,9 @@ class Block {
 
   void SyncThreads(CallSite site);
   // Lets every other ready thread of the block run before the caller goes on, and then other OS
-  // threads: what a kernel waits for may be written by a kernel of another rank.
-  void Yield();
+  // threads: what a kernel waits for may be written by a kernel of another rank. Ends the process
+  // when for longer than the limit (LimitIdling) the block has done nothing else.
+  void Yield(CallSite site);
   // Suspends `self`, which is neither ready nor running any more, until Wake() has named it.
   void Wait(Thread& self);
   void Wake(Warp& warp, uint32_t lanes);
@@ -128,6 +131,7 @@ class Block {
   Thread* TakeReady(Warp& warp, uint32_t lanes);
   Thread* NextReady(Thread& self);
   void SwitchTo(Thread& self, Thread& next);
+  void EndRound();
 
   FiberKind kind_;
   Fiber os_thread_;
@@ -147,6 +151,9 @@ class Block {
   unsigned barrier_waiting_ = 0;
   Thread* barrier_first_ = nullptr;  // The first to arrive.
   const std::function<void()>* body_ = nullptr;
+  // Whether there was a round of yields and nothing since, and when the first of those ended.
+  bool idle_ = false;
+  std::chrono::steady_clock::time_point idle_since_;
   bool ending_ = false;  // The fibers are told to leave for good.
   SharedArena shared_;
   LastingOrder launched_;

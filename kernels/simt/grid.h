@@ -1,6 +1,7 @@
 // Runs a kernel on the CPU.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <functional>
 
@@ -45,8 +46,14 @@ const char* LaunchBoundProblem(const LaunchShape& shape);
 // and misuse of shared memory are printed with kernel, block, thread and source line, and abort.
 //
 // Threads of two blocks of one launch cannot wait for each other. Those of launches on two OS
-// threads can, if they wait in a loop around __nanosleep().
+// threads can, if they wait in a loop around __nanosleep(). A block of which nothing comes but such
+// waiting, for kIdleLimit, is taken for a deadlock.
 void RunGrid(const LaunchShape& shape, const std::function<void()>& thread_body);
+
+// Far more than another rank's kernel may be late.
+inline constexpr std::chrono::milliseconds kIdleLimit = std::chrono::minutes(2);
+// Another limit for every OS thread. For tests of kernels that cannot end.
+void LimitIdling(std::chrono::milliseconds limit);
 
 // Which kind of fiber launches use from now on, on every OS thread. Default: DefaultFiberKind().
 void UseFibers(FiberKind kind);

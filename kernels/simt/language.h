@@ -94,7 +94,9 @@ inline constexpr int warpSize = 32;
 inline unsigned __activemask() { return kvern::simt::t_here.thread->warp->live; }
 inline void __threadfence() { kvern::simt::ThreadFence(); }
 // Does not sleep: it lets all others run first, so that a loop that waits for them makes progress.
-inline void __nanosleep(unsigned) { kvern::simt::Yield(); }
+inline void __nanosleep(unsigned, kvern::simt::CallSite site = kvern::simt::CallSite::Here()) {
+  kvern::simt::Yield(site);
+}
 
 // Atomics are relaxed, as CUDA's are: they order nothing else.
 #define KVERN_SIMT_ATOMIC(name, type, method)                                        \

@@ -7,9 +7,9 @@
 namespace kvern::simt {
 namespace {
 
-void PrintBlock(const char* problem) {
-  std::fprintf(stderr, "simt: kernel '%s', block (%u,%u,%u): %s\n", t_here.kernel,
-               t_here.block_index.x, t_here.block_index.y, t_here.block_index.z, problem);
+void PrintBlock(const char* problem, const char* why = "") {
+  std::fprintf(stderr, "simt: kernel '%s', block (%u,%u,%u): %s%s\n", t_here.kernel,
+               t_here.block_index.x, t_here.block_index.y, t_here.block_index.z, problem, why);
 }
 
 void PrintThread(const char* before, const Thread& thread) {
@@ -29,7 +29,7 @@ const char* CollectiveName(Collective op) {
   static constexpr const char* kNames[] = {"__syncthreads",   "__syncwarp",       "__shfl_sync",
                                            "__shfl_xor_sync", "__shfl_down_sync", "__ballot_sync",
                                            "__any_sync",      "__all_sync",       "LdMatrixX4",
-                                           "LdMatrixX4Trans", "MmaBf16"};
+                                           "LdMatrixX4Trans", "MmaBf16",          "__nanosleep"};
   return kNames[static_cast<size_t>(op)];
 }
 
@@ -55,8 +55,8 @@ void FailDivergent(const Thread& self, const Thread& other) {
   std::abort();
 }
 
-void FailDeadlock(const Block& block) {
-  PrintBlock("deadlock, no thread can run");
+void FailDeadlock(const Block& block, const char* why) {
+  PrintBlock("deadlock, ", why);
   unsigned returned = 0;
   // Runs of neighbours that wait at one place share a line.
   const Thread* first = nullptr;

@@ -13,7 +13,7 @@ namespace kvern::simt {
 // The running thread `self` and `other` should be in the same collective and are not.
 [[noreturn]] void FailDivergent(const Thread& self, const Thread& other);
 
-// No thread of the block can run.
-[[noreturn]] void FailDeadlock(const Block& block);
+// No thread of the block gets any further, for the reason `why`.
+[[noreturn]] void FailDeadlock(const Block& block, const char* why);
 
 }  // namespace kvern::simt

@@ -25,7 +25,7 @@ uint64_t Shuffle(CallSite site, Collective op, uint32_t mask, uint64_t value, un
 uint32_t Vote(CallSite site, Collective op, uint32_t mask, bool vote);
 
 void ThreadFence();
-inline void Yield() { t_here.thread->block->Yield(); }
+inline void Yield(CallSite site) { t_here.thread->block->Yield(site); }
 
 // Memory that a collective or an asynchronous copy touches on behalf of the running thread
 // (memory_access.cc). Addresses are 16-byte aligned; rows and destinations lie in shared memory.

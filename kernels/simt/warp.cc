@@ -131,6 +131,7 @@ void Execute(Warp& warp, Collective op, uint32_t lanes) {
   switch (op) {
     case Collective::kSyncThreads:
     case Collective::kSyncWarp:
+    case Collective::kNanoSleep:
       return;
     case Collective::kShuffle:
     case Collective::kShuffleXor:

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cfenv>
+#include <chrono>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -139,6 +140,25 @@ TEST_P(FiberTest, SpinningThreadsLetAllOthersOfTheirBlockRun) {
     __syncthreads();
   });
   EXPECT_EQ(flag, 1u);
+}
+
+// Only rounds of waiting with nothing between them count as idle, be the limit ever so short.
+TEST_P(FiberTest, ThreadsThatGetFurtherAreNotIdle) {
+  LimitIdling(std::chrono::milliseconds(0));
+  for (bool block : {false, true}) {
+    RunKernel(3, 64, [block] {
+      for (int i = 0; i < 10; ++i) {
+        __nanosleep(1);
+        if (block) {
+          __syncthreads();
+        } else {
+          __syncwarp();
+        }
+      }
+      if (threadIdx.x < 20) __nanosleep(1);  // the others return meanwhile
+    });
+  }
+  LimitIdling(kIdleLimit);
 }
 
 TEST_P(FiberTest, ManyOsThreadsRunLaunchesAtOnce) {

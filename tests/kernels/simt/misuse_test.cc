@@ -1,5 +1,6 @@
 // What a GPU would hang on, corrupt memory with or not launch: here it ends with a message that
 // names kernel, block, thread and source line.
+#include <chrono>
 #include <cstdlib>
 #include <string>
 
@@ -54,6 +55,49 @@ TEST_P(MisuseTest, DeadlockNamesTheBlockAndASingleThread) {
   EXPECT_DEATH(
       RunKernel(dim3(2, 3), dim3(4, 2), kernel),
       "block \\(1,2,0\\): deadlock(.|\n)*thread \\(1,1,0\\) waits in __shfl_sync at .*" + kLine);
+}
+
+// No timing decides these: the kernels cannot end.
+TEST_P(MisuseTest, WaitingForWhatNobodyDoes) {
+  const std::string kWait = LINE(6);
+  const std::string kBarrier = LINE(7);
+  auto kernel = [] {
+    unsigned never = 0;
+    if (threadIdx.x == 3) return;
+    if (threadIdx.x == 70) {
+      while (atomicAdd(&never, 0u) == 0) __nanosleep(20);
+    }
+    __syncthreads();
+  };
+  EXPECT_DEATH(
+      {
+        LimitIdling(std::chrono::milliseconds(20));
+        RunKernel(2, 96, kernel);
+      },
+      "kernel 'tested', block \\(0,0,0\\): deadlock, its threads wait for what nobody does(.|\n)*"
+      "threads \\(4,0,0\\) to \\(69,0,0\\) wait in __syncthreads at .*" +
+          kBarrier + "\n  thread \\(70,0,0\\) waits in __nanosleep at .*" + kWait +
+          "(.|\n)*1 of 96 threads have returned");
+}
+
+TEST_P(MisuseTest, ABlockThatWaitsForALaterOne) {
+  const std::string kWait = LINE(4);
+  unsigned flag = 0;
+  auto kernel = [&flag] {
+    if (blockIdx.x == 1) {
+      while (atomicAdd(&flag, 0u) == 0) __nanosleep(20);
+    } else if (blockIdx.x == 2 && threadIdx.x == 0) {
+      atomicExch(&flag, 1u);
+    }
+  };
+  EXPECT_DEATH(
+      {
+        LimitIdling(std::chrono::milliseconds(20));
+        RunKernel(3, 64, kernel);
+      },
+      "block \\(1,0,0\\): deadlock(.|\n)*threads \\(0,0,0\\) to \\(63,0,0\\) wait in __nanosleep "
+      "at .*" +
+          kWait);
 }
 
 TEST_P(MisuseTest, LanesInDifferentCollectives) {
