@@ -135,6 +135,7 @@ StepReport ParseReport(Words& words) {
   report.used_blocks = words.Number("used", report.reserved_blocks);
   report.step_us = words.Number("step_us");
   report.prefill_tokens = words.Number("prefill");
+  report.recomputed_tokens = words.Number("recomputed");
   for (const std::string& age : words.All("age")) {
     std::vector<std::string> parts = Split(age, '/');
     report.ages.push_back({ToU32(parts.at(0)), std::stoull(parts.at(1))});
