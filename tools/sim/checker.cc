@@ -32,12 +32,16 @@ Checker::Checker(const SimOptions& options, const std::vector<std::string>& tena
           {Fault::kClientFrozen, Fault::kClientPartitioned, Fault::kClientLinkSlow})),
       has_quota_(tenants.size()),
       max_blocks_(tenants.size()),
-      running_blocks_(tenants.size()) {
+      running_blocks_(tenants.size()),
+      buckets_(tenants.size()) {
   for (size_t i = 0; i < tenants.size(); ++i) {
     for (const TenantConfig& config : options.router.tenants) {
       if (config.name != tenants[i]) continue;
       max_blocks_[i] = config.max_blocks;
       has_quota_[i] = config.max_blocks > 0 || config.block_seconds_per_minute > 0;
+      auto per_ms = static_cast<int64_t>(config.block_seconds_per_minute);
+      // A minute's, and two milliseconds for the parts of one that the router may be ahead.
+      buckets_[i] = {.per_ms = per_ms, .full = per_ms * 60'002, .left = per_ms * 60'002};
     }
   }
 }
@@ -61,6 +65,7 @@ void Checker::Issued(Time now, uint32_t client, uint32_t tenant, Ask& ask) {
   record.reads_text = options_.has_text;
   record.wants_logprobs = request.sampling.logprobs.has_value();
   record.guaranteed = request.service_class == ServiceClass::kGuaranteed;
+  record.has_stop = !request.stop.empty();
   record.has_seed = request.seed.has_value();
   record.seed = request.seed.value_or(0);
   record.has_deadline = request.deadline_ms.has_value();
@@ -140,6 +145,7 @@ void Checker::Dispatched(Time now, const Dispatch& dispatch, uint32_t group,
   if (record->dispatched && !record->repeated)
     Violate("S2", id, "dispatched twice without a new epoch");
   record->dispatched = true;
+  record->dispatched_at = now;
   record->group = group;
   for (Record::Choice& choice : record->choices) choice.heard = 0;
   if (!record->client_lost && !std::exchange(record->holds_quota, true)) {
@@ -155,7 +161,19 @@ void Checker::Dispatched(Time now, const Dispatch& dispatch, uint32_t group,
   }
 }
 
+void Checker::LinedUp(Time now, const RequestId& id) {
+  const Record* record = Find(id);
+  if (record == nullptr) return;
+  Bucket& bucket = buckets_[record->tenant];
+  if (bucket.per_ms == 0) return;
+  int64_t now_ms = now / kMillisecond;
+  int64_t refill = (now_ms - std::exchange(bucket.refilled_ms, now_ms)) * bucket.per_ms;
+  bucket.left = std::min(bucket.full, bucket.left + refill);
+  if (bucket.left <= 0) Violate("S6", id, "lined up, its tenant has used its block-seconds");
+}
+
 void Checker::TurnOver() {
+  for (Bucket& bucket : buckets_) bucket.left -= std::exchange(bucket.used, 0);
   for (size_t tenant = 0; tenant < max_blocks_.size(); ++tenant) {
     uint64_t limit = max_blocks_[tenant];
     if (limit == 0 || running_blocks_[tenant] <= limit) continue;
@@ -164,9 +182,13 @@ void Checker::TurnOver() {
   }
 }
 
-void Checker::Ended(Record& record) {
+void Checker::Ended(Time now, Record& record, bool released) {
   if (!std::exchange(record.holds_quota, false)) return;
-  running_blocks_[record.tenant] -= NeedOf(record);
+  uint64_t need = NeedOf(record);
+  running_blocks_[record.tenant] -= need;
+  if (!released || record.repeated) return;
+  int64_t held_ms = (now - record.dispatched_at) / kMillisecond;
+  buckets_[record.tenant].used += static_cast<int64_t>(need) * held_ms * 60;
 }
 
 Record* Checker::FindFor(uint32_t client, const RequestId& id, const char* what) {

@@ -42,10 +42,13 @@ class Checker {
 
   // ---- What the router did.
   void Dispatched(Time now, const Dispatch& dispatch, uint32_t group, uint64_t group_blocks);
-  // After all dispatches of one turn of the router; their order is not seen.
+  // The router says to a client that its request is lined up.
+  void LinedUp(Time now, const RequestId& id);
+  // After all that the router said in one turn; its order is not seen.
   void TurnOver();
   // The router says to a client, or its client is gone, so that nobody will say: it has ended.
-  void Ended(Record& record);
+  // `released`: in this turn its worker let go of it.
+  void Ended(Time now, Record& record, bool released);
   // A client read this. Appends the requests that it ends to `ended`.
   void Read(Time now, uint32_t client, const RouterToClient& message,
             std::vector<RequestId>& ended);
@@ -58,6 +61,7 @@ class Checker {
 
   // Null: nobody asked for it.
   Record* Find(const RequestId& id);
+  bool HasQuota(uint32_t tenant) const { return has_quota_[tenant]; }
   // The tenant may have a number of blocks at once, and no more.
   bool HasBlockQuota(uint32_t tenant) const { return max_blocks_[tenant] > 0; }
   // KV blocks, worst case.
@@ -69,6 +73,15 @@ class Checker {
   uint64_t open() const { return open_; }  // without a terminal answer, their clients still there
 
  private:
+  // What a tenant with a quota of block-seconds may have left at most: what is seen to be used.
+  struct Bucket {
+    int64_t per_ms = 0;  // 0: no quota. All in 60ths of a block for a millisecond
+    int64_t full = 0;
+    int64_t left = 0;
+    int64_t used = 0;  // in this turn, perhaps after what else is said in it
+    int64_t refilled_ms = 0;
+  };
+
   void ReadAccepted(Record& record, const Accepted& accepted);
   void ReadDelta(Time now, Record& record, const Delta& delta);
   void ReadTokens(Record& record, Record::Choice& choice, const Delta& delta);
@@ -90,6 +103,7 @@ class Checker {
   std::vector<bool> has_quota_;           // [tenants]
   std::vector<uint64_t> max_blocks_;      // [tenants] 0: no limit
   std::vector<uint64_t> running_blocks_;  // [tenants] worst cases of those that hold their quota
+  std::vector<Bucket> buckets_;           // [tenants]
   uint64_t open_ = 0;
   // By client: what its former processes left, and who came after them.
   std::map<uint32_t, std::vector<std::pair<Incarnation, RequestId>>> left_behind_;

@@ -51,13 +51,15 @@ void FlowWatch::Take(Time now, const RouterEffects& effects) {
     }
   }
   for (const auto& [id, stream] : streams_) {
-    if (stream.sent > 0 && checker_.HasBlockQuota(checker_.Find(id)->tenant)) NoteUnread(id);
+    if (stream.sent > 0 && checker_.HasQuota(checker_.Find(id)->tenant)) NoteUnread(now, id);
   }
 }
 
-void FlowWatch::NoteUnread(const RequestId& id) {
+void FlowWatch::NoteUnread(Time now, const RequestId& id) {
   absl::StatusOr<RequestStatus> found = front_end_.Find(id);
-  if (found.ok() && found->state == "unread") checker_.Ended(*checker_.Find(id));
+  if (found.ok() && found->state == "unread") {
+    checker_.Ended(now, *checker_.Find(id), /*released=*/true);
+  }
 }
 
 void FlowWatch::Sends(Time now, const Delta& delta) {

@@ -52,7 +52,7 @@ class FlowWatch {
   void Sends(Time now, const Delta& delta);
   void Ends(Time now, const RequestError& error);
   // Its worker is through with it: its tenant does not pay for it any more.
-  void NoteUnread(const RequestId& id);
+  void NoteUnread(Time now, const RequestId& id);
   void Look(Time now, const RequestId& id, bool paused, Stream& stream);
   void Violate(const char* name, const RequestId& id, const std::string& what);
 

@@ -27,23 +27,28 @@ void Simulation::CheckCheaply(const RouterEffects& effects) {
   watch_.Hear(effects);
   CheckNotes(effects);
   watch_.TurnOver(effects);
-  for (const RequestId& id : checker_.TakeLost()) checker_.Ended(*checker_.Find(id));
+  for (const RequestId& id : checker_.TakeLost()) {
+    checker_.Ended(now(), *checker_.Find(id), /*released=*/false);
+  }
   if (front_end_->NextDeadline() <= now()) Violate("S7: a timer is due after Flush");
 }
 
 void Simulation::NoteAnswer(const RouterToClient& message) {
-  auto ended = [this](const RequestId& id) {
-    if (Record* record = checker_.Find(id)) checker_.Ended(*record);
+  auto ended = [this](const RequestId& id, bool whole) {
+    Record* record = checker_.Find(id);
+    // Its worker is not at its end where a stop string or an error was.
+    if (record != nullptr) checker_.Ended(now(), *record, whole && !record->has_stop);
   };
   if (const auto* accepted = std::get_if<Accepted>(&message)) {
+    checker_.LinedUp(now(), accepted->request_id);
     waiting_.push_back(accepted->request_id);
     // Of two with one id, the first has ended.
     if (Record* record = checker_.Find(accepted->request_id)) record->dispatched = false;
   } else if (const auto* error = std::get_if<RequestError>(&message)) {
-    if (!error->details.still_open) ended(error->request_id);
+    if (!error->details.still_open) ended(error->request_id, /*whole=*/false);
   } else if (const auto* deltas = std::get_if<Deltas>(&message)) {
     for (const Delta& delta : deltas->deltas) {
-      if (delta.usage) ended(delta.request_id);
+      if (delta.usage) ended(delta.request_id, /*whole=*/true);
     }
   }
 }

@@ -50,6 +50,7 @@ struct Record {
   bool ignore_eos = false;
   bool guaranteed = true;
   bool holds_quota = false;  // dispatched, and the router has not said its end yet
+  bool has_stop = false;
   bool has_seed = false;
   bool has_deadline = false;
   bool bad = false;        // must be refused as invalid
@@ -67,6 +68,7 @@ struct Record {
   uint32_t place = 0;         // in its client's list of open requests
   uint64_t seed = 0;
   Duration ttft_deadline = 0;
+  Time dispatched_at = 0;
   Time asked = 0;
   Time arrived = -1;  // at the router
   Time ended = -1;    // its client read the terminal answer
