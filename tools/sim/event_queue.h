@@ -52,12 +52,12 @@ class EventQueue {
   void Push(Time at, EventKind kind, uint32_t index, uint64_t value) {
     KVERN_CHECK_GE(at, now_);
     heap_.push_back({at, next_sequence_++, value, index, kind});
-    std::push_heap(heap_.begin(), heap_.end(), Later);
+    std::push_heap(heap_.begin(), heap_.end(), Later());
   }
 
   // Takes the earliest event and moves the clock to it. REQUIRES: !empty().
   Event Pop() {
-    std::pop_heap(heap_.begin(), heap_.end(), Later);
+    std::pop_heap(heap_.begin(), heap_.end(), Later());
     Event event = heap_.back();
     heap_.pop_back();
     now_ = event.at;
@@ -66,9 +66,12 @@ class EventQueue {
   }
 
  private:
-  static bool Later(const Event& a, const Event& b) {
-    return a.at != b.at ? a.at > b.at : a.sequence > b.sequence;
-  }
+  // A type, so that it is inlined into the heap's functions.
+  struct Later {
+    bool operator()(const Event& a, const Event& b) const {
+      return a.at != b.at ? a.at > b.at : a.sequence > b.sequence;
+    }
+  };
 
   Time now_ = 0;
   uint64_t next_sequence_ = 0;
