@@ -111,6 +111,33 @@ TEST(LengthForecast, ATenantsOwnLengthsOutweighTheOthers) {
   EXPECT_GE(LengthForecast(newcomer, all, 80).Total(0, 4096), 1000u);
 }
 
+TEST(LengthForecast, IsExactForShortOnes) {
+  LengthModel own, all;
+  for (int i = 0; i < 10; ++i) all.Observe(4), all.Observe(7);
+  LengthForecast half(own, all, 50);
+  EXPECT_EQ(half.Total(0, 4096), 4u);
+  EXPECT_EQ(half.Total(3, 4096), 4u);
+  EXPECT_EQ(half.Total(4, 4096), 7u);   // those of 4 have ended
+  EXPECT_EQ(half.Total(7, 4096), 30u);  // as long again, and some
+  EXPECT_EQ(half.Total(7, 20), 20u);
+  EXPECT_EQ(LengthForecast(own, all, 51).Total(0, 4096), 7u);
+  EXPECT_EQ(LengthForecast(own, all, 0).Total(100, 4096), 101u);
+}
+
+TEST(LengthForecast, RemembersWhenOldOnesLoseWeight) {
+  LengthModel own, all;
+  for (int i = 0; i < 4096; ++i) all.Observe(7);
+  EXPECT_EQ(all.count(), 2048u);
+  EXPECT_EQ(LengthForecast(own, all, 80).Total(0, 4096), 7u);
+}
+
+TEST(LengthForecast, FollowsAChangeWithinSomeThousands) {
+  LengthModel own, all;
+  for (int i = 0; i < 50'000; ++i) all.Observe(10);
+  for (int i = 0; i < 6'000; ++i) all.Observe(1000);
+  EXPECT_GE(LengthForecast(own, all, 50).Total(0, 4096), 1000u);
+}
+
 TEST(StepModel, FindsTheFixedPartAndTheRate) {
   StepModel model;
   Rng rng(5);

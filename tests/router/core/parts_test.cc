@@ -174,6 +174,25 @@ TEST(WaitQueue, IsBoundedInEntriesAndBytes) {
   EXPECT_EQ(queue.entries(), 1u);
 }
 
+TEST(Quota, ComesBackInAMinuteHoweverOftenItIsLookedAt) {
+  TenantConfig config;
+  config.block_seconds_per_minute = 60;
+  Tenant tenant(config);
+  Time now = kSecond;
+  RefillQuota(tenant, now);
+  EXPECT_EQ(QuotaDebt(tenant), 0);
+  UseQuota(tenant, 6, 20 * kSecond, now);  // a minute's and as much again
+  Duration debt = QuotaDebt(tenant);
+  EXPECT_GE(debt, 60 * kSecond);
+  EXPECT_LE(debt, 60 * kSecond + 10 * kMillisecond);
+  for (Time end = now + debt - 10 * kMillisecond; now < end; now += kMillisecond / 3) {
+    RefillQuota(tenant, now);
+    ASSERT_GT(QuotaDebt(tenant), 0);
+  }
+  RefillQuota(tenant, now + 10 * kMillisecond);
+  EXPECT_EQ(QuotaDebt(tenant), 0);
+}
+
 TEST(ClientTable, WhenFullTheLongestIdleMakesWay) {
   ClientTable clients(2);
   Request request;

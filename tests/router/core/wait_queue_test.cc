@@ -122,6 +122,40 @@ TEST_F(WaitQueueTest, ServiceThatNobodyElseWantedIsNotHeldAgainstAnyone) {
   EXPECT_NEAR(of_a, 20, 1);
 }
 
+TEST_F(WaitQueueTest, WhoComesBackStillHasWhatItWasServed) {
+  Push(a_);
+  for (int i = 0; i < 40; ++i) Push(b_);
+  EXPECT_EQ(Serve(1000), &a_);
+  Push(a_);
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(Serve(50), &b_) << i;
+}
+
+TEST_F(WaitQueueTest, WhoWaitedForItsQuotaDoesNotPutANewcomerFirst) {
+  Tenant newcomer(Named("newcomer", 1));
+  Request& at_its_quota = Push(a_);
+  for (int i = 0; i < 20; ++i) {
+    Push(b_);
+    EXPECT_EQ(Serve(50, &at_its_quota), &b_);
+  }
+  EXPECT_EQ(Serve(0), &a_);  // far behind b
+  for (int i = 0; i < 20; ++i) Push(newcomer);
+  for (int i = 0; i < 20; ++i) Push(b_);
+  int of_b = 0;
+  for (int i = 0; i < 20; ++i) of_b += Serve(50) == &b_ ? 1 : 0;
+  EXPECT_NEAR(of_b, 10, 1);
+}
+
+TEST_F(WaitQueueTest, TheQueueIsSharedByTheWeightsOfThoseThatWait) {
+  EXPECT_EQ(queue_.ShareOf(a_), 1000u);
+  Push(heavy_, 0);
+  Push(heavy_, 3);  // counts once
+  EXPECT_EQ(queue_.ShareOf(a_), 250u);
+  EXPECT_EQ(queue_.ShareOf(heavy_), 1000u);
+  Push(a_);
+  EXPECT_EQ(queue_.ShareOf(heavy_), 750u);
+  EXPECT_EQ(queue_.ShareOf(b_), 200u);
+}
+
 TEST_F(WaitQueueTest, OneThatWaitsForItsOwnQuotaDoesNotLetNewcomersPass) {
   Tenant full(Named("full", 1));
   Request& waits = Push(full);  // its service stays at 0
@@ -142,11 +176,13 @@ TEST_F(WaitQueueTest, WhatIsAheadIsSharedByWeight) {
   probe.prompt_tokens = 10;
   Ahead ahead = queue_.AheadOf(probe);
   EXPECT_EQ(ahead.blocks, 20u);  // its own and as much of the flood
+  EXPECT_EQ(ahead.prompt_tokens, 20u);
   probe.tenant = &a_;
   EXPECT_EQ(queue_.AheadOf(probe).blocks, 710u);
   probe.tenant = &heavy_;
   probe.expected_blocks = 30;
   EXPECT_EQ(queue_.AheadOf(probe).blocks, 40u);
+  EXPECT_EQ(queue_.AheadOf(probe).prompt_tokens, 13u);
   Push(b_, 5, 1000);
   EXPECT_EQ(queue_.AheadOf(probe).blocks, 1040u);
 }
