@@ -95,6 +95,7 @@ void Simulation::CheckLeave(const std::string& name, const RouterEffects& effect
   for (const ToClient& to : effects.to_clients) {
     const auto* error = std::get_if<RequestError>(&to.message);
     if (error == nullptr || error->code != ErrorCode::kUnavailable) continue;
+    if (!error->details.retry_after_ms) continue;  // its worker refused it, in the same turn
     const Record* record = checker_.Find(error->request_id);
     if (record == nullptr || !record->dispatched) continue;
     if (groups_[record->group]->name() != name) continue;
