@@ -26,6 +26,7 @@ class Breaker {
   }
   void FirstToken() { failures_ = 0; }
 
+  uint32_t failures() const { return failures_; }  // in a row, up to those of the longest pause
   bool open() const { return failures_ >= kThreshold; }
   // May it get a request while `without_token` of its requests have no first token?
   bool Admits(Time now, uint64_t without_token) const {

@@ -6,8 +6,9 @@
 //  - every accepted request gets exactly one terminal answer (a Delta with usage, or a
 //  RequestError);
 //  - per choice, positions sent are 0, 1, 2, ... each once; frames of an older epoch are dropped;
-//  - reserved(group) = sum of the needs of the requests dispatched to it, and never exceeds its
-//  blocks;
+//  - reserved(group) = sum of the needs, at worst, of the requests dispatched to it. Those of class
+//  guaranteed never exceed its blocks; with those of class standard, which are admitted by what
+//  they are expected to need, the sum may;
 //  - the queue stays within its entries and bytes.
 #pragma once
 
@@ -209,6 +210,19 @@ struct RouterStatus {
   uint64_t kept_bytes = 0;      // for them
   bool draining = false;
 };
+// What can be had of the books at once, for whoever checks every message.
+struct RouterBooks {
+  uint64_t queue_entries = 0;
+  uint64_t queue_bytes = 0;
+  // ---- of one group; as in GroupStatus
+  bool live = false;  // else nothing of these
+  uint64_t total_blocks = 0;
+  uint64_t worst_case_blocks = 0;
+  int64_t drift_blocks = 0;
+  uint32_t running = 0;
+  Duration report_age = 0;
+  uint32_t failures = 0;  // of requests before their first tokens in a row; counted to nine
+};
 // GET /v1/requests/{id}: where a request is and why it waits.
 struct RequestStatus {
   std::string state;  // "tokenizing", "queued", "running", "unread"
@@ -254,6 +268,11 @@ class Router {
 
   // Takes and clears the sampled observations of RouterCounters.
   RouterStatus Status(Time now);
+  // Of the group that `rank` is connected for. O(1).
+  RouterBooks Books(Time now, PeerId rank);
+  // GroupStatus::reserved_blocks of that group; 0: it is not live. O(1) right after a dispatch to
+  // it.
+  uint64_t ReservedBlocks(PeerId rank);
   CapacityReply Capacity();
   // Is a request with this id not answered yet? O(1).
   bool IsOpen(const RequestId& id);

@@ -39,6 +39,8 @@ class RouterImpl {
   Time NextDeadline() const { return timers_.Next(); }
   bool Drained() const;
   RouterStatus Status(Time now);
+  RouterBooks Books(Time now, PeerId rank);
+  uint64_t ReservedBlocks(PeerId rank);
   CapacityReply Capacity();
   bool IsOpen(const RequestId& id);
   absl::StatusOr<RequestStatus> Find(const RequestId& id);

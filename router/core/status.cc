@@ -52,6 +52,27 @@ RouterStatus RouterImpl::Status(Time now) {
   return status;
 }
 
+RouterBooks RouterImpl::Books(Time now, PeerId rank) {
+  RouterBooks books;
+  books.queue_entries = queue_.entries();
+  books.queue_bytes = queue_.bytes();
+  const Group* group = groups_.FindByPeer(rank);
+  if (group == nullptr || !group->live()) return books;
+  books.live = true;
+  books.total_blocks = group->ledger->total().tokens_pool();
+  books.worst_case_blocks = group->ledger->worst_case().tokens_pool();
+  books.drift_blocks = group->drift;
+  books.running = static_cast<uint32_t>(group->running.size());
+  books.report_age = now - group->last_report;
+  books.failures = group->breaker.failures();
+  return books;
+}
+
+uint64_t RouterImpl::ReservedBlocks(PeerId rank) {
+  Group* group = groups_.FindByPeer(rank);
+  return group == nullptr || !group->live() ? 0 : ReservedBlocks(*group).tokens_pool();
+}
+
 CapacityReply RouterImpl::Capacity() {
   CapacityReply reply;
   for (size_t i = 0; i < groups_.size(); ++i) {

@@ -27,6 +27,7 @@ struct Total {
   uint64_t completed = 0;
   uint64_t stop_strings = 0;
   uint64_t lost_groups = 0;
+  uint64_t bad_ids = 0;  // requests that their group refused for an id
   FlowCounts flow;
   uint64_t errors[size_t{kLastErrorCode} + 1] = {};
   uint64_t faults[kNumFaults] = {};
@@ -43,6 +44,7 @@ struct Total {
       const Record& record = simulation.records()[i];
       ++errors[static_cast<size_t>(record.error)];
       stop_strings += record.stop_strings;
+      bad_ids += record.bad_ids && record.error == ErrorCode::kInvalidArgument ? 1 : 0;
     }
   }
 };
@@ -95,6 +97,7 @@ TEST(Simulation, NothingWrongEverHappensAndEverythingGoodDoes) {
   EXPECT_GT(ended(ErrorCode::kUnavailable), 20u);
   EXPECT_GT(ended(ErrorCode::kQuotaExceeded), 5u);
   EXPECT_GT(ended(ErrorCode::kInvalidArgument), 5u);
+  EXPECT_GT(total.bad_ids, 20u);
   EXPECT_EQ(ended(ErrorCode::kInternal), 0u);
   EXPECT_GT(total.flow.paused, 500u);
   EXPECT_GT(total.flow.resumed, 300u);

@@ -38,6 +38,8 @@ uint32_t MaxLevel(Fault fault) {
   switch (fault) {
     case Fault::kCancel:
       return 50;
+    case Fault::kBadIds:
+      return 10;
     case Fault::kFanOut:
     case Fault::kTokenizerSlow:
     case Fault::kReaderSlow:
@@ -129,6 +131,36 @@ void DrawRivals(Rng rng, SwarmOptions& options) {
   options.tenants_differ = rng.Chance(1, 2);
 }
 
+// Drawn apart from the rest. No two requests of the tenant that has a name fit together, and what
+// the other asks for passes them, again and again, though the first has a right to far more.
+void DrawGiants(Rng rng, SwarmOptions& options) {
+  SimOptions& sim = options.sim;
+  options.giant_blocks = static_cast<uint32_t>(rng.Between(8, kMaxSeqLen / kBlockSize));
+  sim.groups = 1;
+  sim.kv_blocks = options.giant_blocks + static_cast<uint32_t>(rng.Between(5, 7));
+  sim.max_delay = rng.Between(1, 5) * kMillisecond;
+  options.guaranteed_percent = 100;
+  options.greedy_percent = 0;
+  options.clients = 3;
+  options.mean_gap = rng.Between(5, 12) * kMillisecond;
+  sim.router.max_clients = options.clients + 2;
+  sim.router.default_ttft_deadline = sim.router.queue_wait_max = 300 * kSecond;
+  sim.router.tenants.resize(1);  // beside the one without a name
+  sim.router.tenants[0].weight = static_cast<uint32_t>(rng.Between(4, 12));
+}
+
+// Drawn apart from the rest. Room for prompts whose ids the router leaves to the groups, and some
+// such prompts; with fewer tokens between them than else, as each is a hundred others.
+void DrawLongPrompts(Rng rng, SwarmOptions& options) {
+  constexpr auto kLong = static_cast<uint32_t>(kMinBytesInPlace / sizeof(uint32_t));
+  SimOptions& sim = options.sim;
+  sim.router.max_seq_len = kLong + kMaxSeqLen;
+  sim.kv_blocks += sim.router.max_seq_len / kBlockSize * static_cast<uint32_t>(rng.Between(1, 3));
+  sim.batch_tokens = static_cast<uint32_t>(rng.Between(64, 512));
+  sim.router.queue_bytes += kMinBytesInPlace * static_cast<uint64_t>(rng.Between(2, 20));
+  options.long_percent = static_cast<uint32_t>(rng.Between(1, 10));
+}
+
 // Drawn apart from the rest. Windows so small that streams of some tens of tokens fill them, and at
 // times so few bytes for each client that a few paused streams are too many.
 void DrawFlow(Rng rng, SimOptions& sim) {
@@ -164,6 +196,12 @@ SwarmOptions DrawOptions(uint64_t seed) {
   }
   DrawFlow(Rng(seed).Fork(5), options.sim);
   if (Rng rivals = Rng(seed).Fork(7); rivals.Chance(1, 4)) DrawRivals(rivals, options);
+  if (options.sim.faults[Fault::kBadIds] > 0) {
+    DrawLongPrompts(Rng(seed).Fork(8), options);
+  } else if (Rng giants = Rng(seed).Fork(9); giants.Chance(1, 12)) {
+    DrawRivals(Rng(seed).Fork(7), options);
+    DrawGiants(giants, options);
+  }
   options.sim.plans_in_flight = static_cast<uint32_t>(Rng(seed).Fork(6).Between(1, 2));
   return options;
 }
@@ -176,7 +214,8 @@ std::string ToString(const SwarmOptions& o) {
       " clients=", o.clients, " mean_gap_ms=", o.mean_gap / kMillisecond,
       " max_prompt=", o.max_prompt, " max_output=", o.max_output,
       " tenants=", s.router.tenants.size(), " greedy_percent=", o.greedy_percent,
-      " tenants_differ=", o.tenants_differ, " guaranteed_percent=", o.guaranteed_percent,
+      " tenants_differ=", o.tenants_differ, " giant_blocks=", o.giant_blocks,
+      " long_percent=", o.long_percent, " guaranteed_percent=", o.guaranteed_percent,
       " queue_entries=", s.router.queue_entries, " queue_bytes=", s.router.queue_bytes,
       " max_delay_ms=", s.max_delay / kMillisecond, " max_requests=", s.max_requests,
       " faults=", ToString(s.faults), " bug=", static_cast<int>(o.bug));

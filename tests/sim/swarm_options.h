@@ -39,6 +39,11 @@ struct SwarmOptions {
   uint32_t greedy_percent = 0;
   // The first tenant has long prompts and short outputs, and the others the reverse.
   bool tenants_differ = false;
+  // Requests of the second tenant need that many blocks, and those of the first a quarter at most,
+  // so that they may pass; 0: as above.
+  uint32_t giant_blocks = 0;
+  // So many of a hundred prompts are so long that the router does not look at their ids.
+  uint32_t long_percent = 0;
   Bug bug = Bug::kNone;
 };
 

@@ -49,6 +49,15 @@ std::optional<Ask> SwarmWorkload::Next() {
 }
 
 void SwarmWorkload::DrawInput(uint32_t tenant, GenerateRequest& request) {
+  if (options_.giant_blocks > 0) {
+    uint32_t blocks = options_.giant_blocks;
+    return DrawSized(tenant == 1 ? blocks : blocks / 4, request);
+  }
+  if (options_.long_percent > 0 && rng_.Chance(options_.long_percent, 100)) {
+    DrawIds(kMinBytesInPlace / sizeof(uint32_t) + rng_.Below(40), request);
+    request.max_tokens = static_cast<uint32_t>(rng_.Between(1, 20));
+    return;
+  }
   uint32_t max_prompt = options_.max_prompt;
   uint32_t max_output = options_.max_output;
   if (options_.tenants_differ) {
@@ -57,8 +66,7 @@ void SwarmWorkload::DrawInput(uint32_t tenant, GenerateRequest& request) {
   }
   auto prompt = static_cast<size_t>(rng_.Between(1, max_prompt));
   if (rng_.Chance(1, 2)) {
-    request.prompt_token_ids =
-        std::vector<uint32_t>(prompt, static_cast<uint32_t>(rng_.Below(options_.sim.model.vocab)));
+    DrawIds(prompt, request);
   } else {
     std::string text(prompt, static_cast<char>('a' + rng_.Below(26)));
     if (rng_.Chance(1, 2)) {
@@ -72,6 +80,19 @@ void SwarmWorkload::DrawInput(uint32_t tenant, GenerateRequest& request) {
   } else if (rng_.Chance(9, 10)) {
     request.max_tokens = static_cast<uint32_t>(rng_.Between(1, max_output));
   }
+}
+
+// Needs just the blocks that are said, or fewer.
+void SwarmWorkload::DrawSized(uint32_t blocks, GenerateRequest& request) {
+  auto tokens = static_cast<int64_t>(blocks * kBlockSize);
+  int64_t prompt = rng_.Between(1, tokens / 4);
+  request.max_tokens = static_cast<uint32_t>(tokens - prompt);
+  DrawIds(static_cast<size_t>(prompt), request);
+}
+
+void SwarmWorkload::DrawIds(size_t count, GenerateRequest& request) {
+  auto id = static_cast<uint32_t>(rng_.Below(options_.sim.model.vocab));
+  request.prompt_token_ids = std::vector<uint32_t>(count, id);
 }
 
 void SwarmWorkload::DrawStops(GenerateRequest& request) {

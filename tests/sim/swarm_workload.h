@@ -22,6 +22,8 @@ class SwarmWorkload : public Workload {
   std::optional<Ask> Next() override;
 
  private:
+  void DrawSized(uint32_t blocks, GenerateRequest& request);
+  void DrawIds(size_t count, GenerateRequest& request);
   void DrawInput(uint32_t tenant, GenerateRequest& request);
   void DrawStops(GenerateRequest& request);
 

@@ -16,6 +16,10 @@ constexpr Duration kLongestPause = 60 * kSecond;
 
 }  // namespace
 
+bool IsFault(ErrorCode code) {
+  return code != ErrorCode::kInvalidArgument && code != ErrorCode::kNeverFits;
+}
+
 BreakerWatch::BreakerWatch(size_t groups, Checker& checker, Checker::Report violation)
     : checker_(checker), violation_(std::move(violation)), groups_(groups) {}
 
@@ -31,8 +35,9 @@ void BreakerWatch::FirstToken(uint32_t group, const RequestId& id) {
   groups_[group].failures = 0;
 }
 
-void BreakerWatch::Refused(Time now, uint32_t group, const RequestId& id) {
-  if (groups_[group].without_token.erase(id) > 0) Failed(now, groups_[group]);
+void BreakerWatch::Refused(Time now, uint32_t group, const Nack& nack) {
+  bool ran = groups_[group].without_token.erase(nack.request_id) > 0;
+  if (ran && IsFault(nack.code)) Failed(now, groups_[group]);
 }
 
 void BreakerWatch::Hear(Time now, const RouterEffects& effects) {

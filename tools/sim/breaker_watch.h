@@ -12,6 +12,9 @@
 
 namespace kvern::sim {
 
+// Whether a refusal counts against the group: what its client did wrong does not.
+bool IsFault(ErrorCode code);
+
 class BreakerWatch {
  public:
   // The checker outlives the watch.
@@ -20,8 +23,8 @@ class BreakerWatch {
   // ---- In one turn of the router, in this order.
   // It hears, or refuses to, of the first token of a request of that group, answered or not.
   void FirstToken(uint32_t group, const RequestId& id);
-  // It hears that the group refused the request.
-  void Refused(Time now, uint32_t group, const RequestId& id);
+  // It hears that the group refused a request.
+  void Refused(Time now, uint32_t group, const Nack& nack);
   // What it said to clients: who ends with its group, and who otherwise.
   void Hear(Time now, const RouterEffects& effects);
   void Started(Time now, uint32_t group, const RequestId& id);

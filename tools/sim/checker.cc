@@ -73,6 +73,7 @@ void Checker::Issued(Time now, uint32_t client, uint32_t tenant, Ask& ask) {
                              ? Duration{*request.ttft_deadline_ms} * kMillisecond
                              : options_.router.default_ttft_deadline;
   record.bad = ask.bad;
+  record.bad_ids = ask.bad_ids;
   record.repeated = ask.repeated;
   record.asked = now;
   record.choices.resize(request.n);
@@ -251,6 +252,7 @@ void Checker::ReadAccepted(Record& record, const Accepted& accepted) {
 void Checker::ReadDelta(Time now, Record& record, const Delta& delta) {
   const RequestId& id = delta.request_id;
   if (!record.accepted) return Violate("S3", id, "a delta before Accepted");
+  if (record.bad_ids) return Violate("S3", id, "answered, but it is invalid");
   if (delta.choice >= record.choices.size()) return Violate("S1", id, "an unknown choice");
   Record::Choice& choice = record.choices[delta.choice];
   if (choice.finished) return Violate("S1", id, "a delta after the choice's end");
@@ -334,7 +336,8 @@ void Checker::ReadError(Time now, Record& record, const RequestError& error) {
                  error.code == ErrorCode::kUnsupportedParameter ||
                  error.code == ErrorCode::kInternal;
   // Text may turn out to be ill-formed, and a client that was forgotten must say Hello again.
-  if (invalid && !record.bad && !record.reads_text && error.message != kSayHello) {
+  if (invalid && !record.bad && !record.bad_ids && !record.reads_text &&
+      error.message != kSayHello) {
     Violate("S3", error.request_id, absl::StrCat("refused as invalid: ", error.message));
   }
   bool slow = error.message.starts_with(kSlowReader);

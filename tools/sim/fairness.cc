@@ -50,7 +50,8 @@ void FairnessMeter::Heard(uint32_t tenant, int32_t band, uint64_t tokens, uint64
   if (weights_.size() < 2) return;
   Account& account = Touch(tenant, band);
   account.output -= tokens - beyond;
-  account.most_output += beyond;
+  account.late += beyond;
+  account.most_late = std::max(account.most_late, account.late);
   uint64_t service = Scaled(tenant, kOutputWeight * tokens);
   account.served += service;
   account.since_head += service;
@@ -61,6 +62,7 @@ void FairnessMeter::Started(uint32_t tenant, int32_t band, uint64_t prompt_token
   if (weights_.size() < 2) return;
   Account& account = Touch(tenant, band);
   account.most_prompt = std::max(account.most_prompt, prompt_tokens);
+  account.late = 0;  // what was heard of in this turn came before
   account.output += output;
   account.most_output = std::max(account.most_output, account.output);
   account.started += Scaled(tenant, prompt_tokens);
@@ -109,7 +111,8 @@ std::string FairnessMeter::TurnOver() {
 }
 
 uint64_t FairnessMeter::MostAhead(uint32_t tenant, const Account& ahead, const Account& behind) {
-  return Scaled(tenant, ahead.most_prompt + kOutputWeight * ahead.most_output) + behind.most_need;
+  uint64_t output = ahead.most_output + ahead.most_late;
+  return Scaled(tenant, ahead.most_prompt + kOutputWeight * output) + behind.most_need;
 }
 
 std::string FairnessMeter::Compare(Band& band, uint32_t a, uint32_t b) {

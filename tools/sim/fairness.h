@@ -61,7 +61,9 @@ class FairnessMeter {
     uint64_t most_prompt = 0;
     uint64_t most_output = 0;  // of what ran, that might come
     uint64_t most_need = 0;    // of one request, as service
+    uint64_t most_late = 0;    // output between two starts of what had ended, as was thought
     uint64_t output = 0;       // that may come now
+    uint64_t late = 0;         // since the last start
     uint64_t waits_since = 0;  // a stamp; 0: it does not wait
     bool touched = false;      // in this turn
   };

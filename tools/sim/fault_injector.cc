@@ -188,6 +188,19 @@ void FaultInjector::Spoil(Ask& ask) {
   ask.repeated = !ask.bad && Chance(Fault::kRepeatedId);
   if (Chance(Fault::kForeignCancel)) ask.cancel_foreign = true;
   SpoilReader(ask);
+  if (!ask.bad && Chance(Fault::kBadIds)) SpoilIds(ask);
+}
+
+void FaultInjector::SpoilIds(Ask& ask) {
+  // Just below and above the length from which the router does not look at ids.
+  constexpr auto kLong = static_cast<int64_t>(kMinBytesInPlace / sizeof(uint32_t));
+  std::vector<uint32_t> ids(static_cast<size_t>(rng_->Between(kLong - 1, kLong + 40)));
+  ids[rng_->Below(ids.size())] = world_->options().router.vocab_size;
+  ask.request.prompt.reset();
+  ask.request.messages.reset();
+  ask.request.prompt_token_ids = std::move(ids);
+  bool seen = ask.request.prompt_token_ids->size_bytes() < kMinBytesInPlace;
+  (seen ? ask.bad : ask.bad_ids) = true;
 }
 
 void FaultInjector::SpoilReader(Ask& ask) {

@@ -49,6 +49,7 @@ class FaultInjector {
   bool HappenToClient(Fault fault, size_t slot);
   bool KillAll();
   void SpoilLengths(Ask& ask);
+  void SpoilIds(Ask& ask);
   void SpoilReader(Ask& ask);
   void Break(GenerateRequest& request);
   Duration Milliseconds(int64_t low, int64_t high) {

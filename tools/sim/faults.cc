@@ -54,6 +54,7 @@ const std::array<const char*, kNumFaults> kFaultNames = {
     "credit-lost",
     "credit-late",
     "credit-lies",
+    "bad-ids",
 };
 
 namespace {

@@ -64,8 +64,10 @@ enum class Fault : uint8_t {
   kCreditLost,
   kCreditLate,  // later ones overtake it
   kCreditLies,  // more than was sent
+  // ---- requests again, at the end so that those before keep their draws; so many of a hundred
+  kBadIds,  // an id beyond the vocabulary, in a prompt so long that the group finds it, or shorter
 };
-inline constexpr size_t kNumFaults = static_cast<size_t>(Fault::kCreditLies) + 1;
+inline constexpr size_t kNumFaults = static_cast<size_t>(Fault::kBadIds) + 1;
 inline constexpr Fault kFirstRequestFault = Fault::kCancel;
 
 extern const std::array<const char*, kNumFaults> kFaultNames;

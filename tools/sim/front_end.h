@@ -16,6 +16,8 @@ class FrontEnd {
   virtual Time NextDeadline() const = 0;
   virtual bool Drained() const = 0;
   virtual RouterStatus Status(Time now) = 0;
+  virtual RouterBooks Books(Time now, PeerId rank) = 0;
+  virtual uint64_t ReservedBlocks(PeerId rank) = 0;
   virtual absl::StatusOr<RequestStatus> Find(const RequestId& id) = 0;
   virtual void Audit() const = 0;
 };
@@ -33,6 +35,8 @@ class RouterFrontEnd : public FrontEnd {
   Time NextDeadline() const override { return router_.NextDeadline(); }
   bool Drained() const override { return router_.Drained(); }
   RouterStatus Status(Time now) override { return router_.Status(now); }
+  RouterBooks Books(Time now, PeerId rank) override { return router_.Books(now, rank); }
+  uint64_t ReservedBlocks(PeerId rank) override { return router_.ReservedBlocks(rank); }
   absl::StatusOr<RequestStatus> Find(const RequestId& id) override { return router_.Find(id); }
   void Audit() const override { router_.Audit(); }
 

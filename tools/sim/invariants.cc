@@ -21,6 +21,7 @@ void Simulation::CheckCheaply(const RouterEffects& effects) {
   for (const ToClient& to : effects.to_clients) NoteAnswer(to.message);
   breaker_.Hear(now(), effects);
   for (const ToWorker& to : effects.to_workers) CheckCommands(to);
+  CheckSent();
   flow_.Take(now(), effects);
   checker_.TurnOver();
   NoteLinedUp(effects);
@@ -88,6 +89,7 @@ void Simulation::CheckCommands(const ToWorker& to) {
       breaker_.Started(now(), owner, dispatch.request_id);
       sent.requests.push_back(dispatch.request_id);
     }
+    if (!commands->dispatches.empty()) sent_now_.insert({owner, to.worker});
   }
 }
 
@@ -148,11 +150,6 @@ void Simulation::CheckFully() {
   front_end_->Audit();
   for (const auto& group : groups_) group->Audit();  // S4
   RouterStatus status = TakeStatus();
-  if (status.queue_entries > options_.router.queue_entries ||
-      status.queue_bytes > options_.router.queue_bytes) {
-    Violate(absl::StrCat("S6: the queue has ", status.queue_entries, " entries, ",
-                         status.queue_bytes, " bytes"));
-  }
   flow_.CheckFully(now(), status);
   for (const GroupStatus& seen : status.groups) {
     if (seen.live) CheckGroup(seen);
@@ -169,39 +166,66 @@ void Simulation::CheckGroup(const GroupStatus& seen) {
   if (seen.drift_blocks != 0) {
     Violate(absl::StrCat("S5: drift of ", seen.name, " is ", seen.drift_blocks));
   }
-  const SimGroup& group = *GroupNamed(seen.name);
+  CheckHeld(*GroupNamed(seen.name), seen.worst_case_blocks);
+}
+
+void Simulation::CheckReport(PeerId reporter, const RouterBooks& before, const Heard& heard) {
+  RouterBooks books = front_end_->Books(now(), reporter);
+  if (!books.live) return;
+  const SimGroup& group = *groups_[network_.At(reporter).owner];
+  if (books.drift_blocks != 0) {
+    Violate(absl::StrCat("S5: drift of ", group.name(), " is ", books.drift_blocks));
+  }
+  CheckHeld(group, books.worst_case_blocks);
+  auto its =
+      std::ranges::count_if(heard.nacks, [](const Nack& nack) { return IsFault(nack.code); });
+  if (before.live && books.failures > before.failures + static_cast<uint64_t>(its)) {
+    Violate(absl::StrCat("R8: ", group.name(), " counts as having failed ", books.failures,
+                         " requests, ", before.failures, " before a report that says so of ", its));
+  }
+}
+
+void Simulation::CheckHeld(const SimGroup& group, uint64_t worst_case_blocks) {
   if (!group.up() || group.scheduler() == nullptr) return;
   uint64_t held = group.scheduler()->reserved_blocks();
-  if (seen.worst_case_blocks < held || held < group.scheduler()->used_blocks()) {
-    Violate(absl::StrCat("S5: ", seen.name, " holds ", held, " blocks, the router counts ",
-                         seen.worst_case_blocks));
-  }
-  CheckSent(seen, group);
+  if (worst_case_blocks >= held && held >= group.scheduler()->used_blocks()) return;
+  Violate(absl::StrCat("S5: ", group.name(), " holds ", held, " blocks, the router counts ",
+                       worst_case_blocks));
 }
 
-// When the audit comes right after the turn, the router's numbers are still those it decided by.
-void Simulation::CheckSent(const GroupStatus& seen, const SimGroup& group) {
-  const Sent& sent = sent_[group_by_name_.at(seen.name)];
-  if (sent.requests.empty() || sent.event != queue_.executed()) return;
-  if (seen.report_age >= options_.router.group_lease / 2) {
-    Violate(absl::StrCat("S12: ", seen.name, " got work, its last report is ",
-                         seen.report_age / kMillisecond, " ms old"));
+// Right after the turn the router's numbers are still those it decided by.
+void Simulation::CheckSent() {
+  RouterBooks queue = front_end_->Books(now(), 0);
+  if (queue.queue_entries > options_.router.queue_entries ||
+      queue.queue_bytes > options_.router.queue_bytes) {
+    Violate(absl::StrCat("S6: the queue has ", queue.queue_entries, " entries, ", queue.queue_bytes,
+                         " bytes"));
   }
-  CheckPromised(seen, *checker_.Find(sent.requests.back()));
-  size_t before = seen.running - std::min<size_t>(seen.running, sent.requests.size());
-  for (size_t i = 0; i < sent.requests.size(); ++i) {
-    // Alone it is started, whatever is predicted.
-    if (before + i > 0) CheckInTime(group, *checker_.Find(sent.requests[i]));
+  for (auto [owner, leader] : std::exchange(sent_now_, {})) {
+    RouterBooks books = front_end_->Books(now(), leader);
+    if (books.live) CheckSentTo(*groups_[owner], leader, books, sent_[owner].requests);
   }
 }
 
-void Simulation::CheckPromised(const GroupStatus& seen, const Record& last) {
+void Simulation::CheckSentTo(const SimGroup& group, PeerId leader, const RouterBooks& books,
+                             const std::vector<RequestId>& sent) {
+  if (books.report_age >= options_.router.group_lease / 2) {
+    Violate(absl::StrCat("S12: ", group.name(), " got work, its last report is ",
+                         books.report_age / kMillisecond, " ms old"));
+  }
   // Alone it may have all; and a guaranteed request that came after a standard one, too.
-  if (last.guaranteed || seen.running < 2 || options_.optimistic) return;
-  uint64_t limit = seen.total_blocks * (100 - options_.router.watermark_percent) / 100;
-  if (seen.reserved_blocks <= limit) return;
-  Violate(absl::StrCat("P2: ", seen.name, " is expected to come to ", seen.reserved_blocks,
-                       " blocks, the watermark is at ", limit));
+  bool promised = !checker_.Find(sent.back())->guaranteed && books.running >= 2;
+  uint64_t limit = books.total_blocks * (100 - options_.router.watermark_percent) / 100;
+  if (promised && !options_.optimistic && front_end_->ReservedBlocks(leader) > limit) {
+    Violate(absl::StrCat("P2: ", group.name(), " is expected to come to ",
+                         front_end_->ReservedBlocks(leader), " blocks, the watermark is at ",
+                         limit));
+  }
+  size_t before = books.running - std::min<size_t>(books.running, sent.size());
+  for (size_t i = 0; i < sent.size(); ++i) {
+    // Alone it is started, whatever is predicted.
+    if (before + i > 0) CheckInTime(group, *checker_.Find(sent[i]));
+  }
 }
 
 void Simulation::CheckInTime(const SimGroup& group, const Record& record) {

@@ -21,6 +21,9 @@ class LeastRequests : public FrontEnd {
   Time NextDeadline() const override { return kTimeMax; }
   bool Drained() const override;
   RouterStatus Status(Time now) override;
+  // It has no queue and keeps no ledger.
+  RouterBooks Books(Time /*now*/, PeerId /*rank*/) override { return {}; }
+  uint64_t ReservedBlocks(PeerId /*rank*/) override { return 0; }
   absl::StatusOr<RequestStatus> Find(const RequestId& id) override;
   void Audit() const override;
 

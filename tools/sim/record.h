@@ -54,6 +54,7 @@ struct Record {
   bool has_seed = false;
   bool has_deadline = false;
   bool bad = false;        // must be refused as invalid
+  bool bad_ids = false;    // likewise, but only its group sees it
   bool cancelled = false;  // by its client
   bool dispatched = false;
   ErrorCode error = ErrorCode::kNone;

@@ -74,6 +74,8 @@ void Simulation::Step(RouterEvent event) {
     const auto* leave = std::get_if<LeaveSoon>(&worker->message);
     if (leave != nullptr) leaving_[network_.At(worker->worker).owner] = leave->group_incarnation;
   }
+  RouterBooks before;
+  if (reporter != 0) before = front_end_->Books(now(), reporter);
   size_t said_before = effects_.to_workers.size();
   front_end_->Step(now(), std::move(event), effects_);
   if (reporter == 0) return;
@@ -84,6 +86,7 @@ void Simulation::Step(RouterEvent event) {
                   });
   if (lie && !refused) Violate("S11: a report that breaks the protocol was taken");
   Hear(network_.At(reporter).owner, heard, refused);
+  if (!refused) CheckReport(reporter, before, heard);
 }
 
 Simulation::Heard Simulation::HeardIn(const StepReport& report) {
@@ -92,13 +95,13 @@ Simulation::Heard Simulation::HeardIn(const StepReport& report) {
     auto size = static_cast<uint32_t>(run.token_ids.size());
     heard.runs.push_back({run.request_id, run.choice, run.position + size});
   }
-  for (const Nack& nack : report.nacks) heard.nacks.push_back(nack.request_id);
+  for (const Nack& nack : report.nacks) heard.nacks.push_back(nack);
   return heard;
 }
 
 void Simulation::Hear(uint32_t group, const Heard& heard, bool refused) {
-  for (const RequestId& id : heard.nacks) {
-    if (!refused) breaker_.Refused(now(), group, id);
+  for (const Nack& nack : heard.nacks) {
+    if (!refused) breaker_.Refused(now(), group, nack);
   }
   for (const Heard::Run& run : heard.runs) {
     Record* record = checker_.Find(run.id);

@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -119,7 +120,7 @@ class Simulation : public World, private FaultTargets {
       uint32_t tokens = 0;  // so far
     };
     std::vector<Run> runs;
-    std::vector<RequestId> nacks;
+    std::vector<Nack> nacks;
   };
   void Step(RouterEvent event);
   static Heard HeardIn(const StepReport& report);
@@ -143,8 +144,12 @@ class Simulation : public World, private FaultTargets {
   SimGroup* GroupNamed(const std::string& name);
   void CheckGroup(const GroupStatus& seen);
   void NoteLinedUp(const RouterEffects& effects);
-  void CheckSent(const GroupStatus& seen, const SimGroup& group);
-  void CheckPromised(const GroupStatus& seen, const Record& last);
+  // The router has read a report of the group; `before`: its books at that time.
+  void CheckReport(PeerId reporter, const RouterBooks& before, const Heard& heard);
+  void CheckHeld(const SimGroup& group, uint64_t worst_case_blocks);
+  void CheckSent();
+  void CheckSentTo(const SimGroup& group, PeerId leader, const RouterBooks& books,
+                   const std::vector<RequestId>& sent);
   void CheckInTime(const SimGroup& group, const Record& record);
   void CheckExpectedWait();
   void CheckWaiting();
@@ -187,9 +192,10 @@ class Simulation : public World, private FaultTargets {
     uint64_t event = 0;
     std::vector<RequestId> requests;
   };
-  std::vector<Sent> sent_;  // [groups]
-  uint64_t sent_at_ = 0;    // the event at which anything was sent to any of them
-  Sent lined_up_;  // the one request that was accepted in a turn of one event, and not sent
+  std::vector<Sent> sent_;                          // [groups]
+  std::set<std::pair<uint32_t, PeerId>> sent_now_;  // who got work in this turn: group, leader
+  uint64_t sent_at_ = 0;  // the event at which anything was sent to any of them
+  Sent lined_up_;         // the one request that was accepted in a turn of one event, and not sent
 
   std::vector<RequestId> waiting_;  // accepted, and last seen in the queue
   uint64_t next_full_check_ = 0;    // in events

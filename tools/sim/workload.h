@@ -19,6 +19,7 @@ struct Ask {
   Duration read_delay = 0;      // its reader takes nothing for so long after the first token
   Duration read_gap = 0;        // and then a token each time; 0: all that is there
   bool bad = false;             // must be refused as invalid
+  bool bad_ids = false;         // likewise, but the router cannot see it
   bool repeated = false;        // is sent twice
   bool cancel_foreign = false;  // also cancels a request of another client
 };
