@@ -235,5 +235,24 @@ TEST(Breaker, OpensAfterFailuresInARowAndTriesOne) {
   EXPECT_TRUE(breaker.Admits(0, 100));
 }
 
+TEST(Breaker, PausesForTwiceAsLongEachTimeUpToAMinute) {
+  Breaker breaker;
+  Time now = 7 * kSecond;
+  breaker.Failed(now);
+  breaker.Failed(now);
+  EXPECT_EQ(breaker.closed_until(), 0);
+  for (Duration pause : {1, 2, 4, 8, 16, 32}) {
+    breaker.Failed(now);
+    EXPECT_EQ(breaker.closed_until(), now + pause * kSecond);
+    now = breaker.closed_until();
+  }
+  for (int i = 0; i < 200; ++i, now += kSecond) {
+    breaker.Failed(now);
+    ASSERT_EQ(breaker.closed_until(), now + 60 * kSecond) << i;
+  }
+  breaker.FirstToken();
+  EXPECT_EQ(breaker.closed_until(), 0);
+}
+
 }  // namespace
 }  // namespace kvern::router
