@@ -18,7 +18,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 LIST = pathlib.Path(__file__).with_name("mutations.txt")
-SEEDS = 700
+SEEDS = 1000
 # A run of the swarm takes tens of milliseconds; one that takes this long for all does not end.
 TIMEOUT_S = 300
 
