@@ -26,12 +26,18 @@ void RouterImpl::RefreshDrain() {
   drain_.taken = true;
   drain_.taken_at = now_;
   Duration backlog = 0;
+  uint64_t unmeasured = 0;  // backlog of groups that just came: they are taken for others' like
   for (size_t i = 0; i < groups_.size(); ++i) {
     Group& group = groups_.at(i);
     if (!WorkHold(group).none()) continue;
     ++drain_.groups;
-    drain_.sample = &group;
-    backlog += PrefillTime(group, PrefillBacklog(group));
+    const bool measured = group.steps.known(now_);
+    if (measured || drain_.sample == nullptr) drain_.sample = &group;
+    if (measured) {
+      backlog += PrefillTime(group, PrefillBacklog(group));
+    } else {
+      unmeasured += PrefillBacklog(group);
+    }
     uint64_t limit = StandardLimit(group).tokens_pool();
     drain_.free_blocks += limit - std::min(limit, ReservedBlocks(group).tokens_pool());
     Duration step = group.steps.MeanStep(now_);
@@ -46,7 +52,9 @@ void RouterImpl::RefreshDrain() {
       drain_.curve.Add(request->answered ? 0 : rest * step, steps * step, blocks);
     }
   }
-  if (drain_.groups > 0) drain_.prefill_backlog = backlog / static_cast<Duration>(drain_.groups);
+  if (drain_.groups == 0) return;
+  backlog += PrefillTime(*drain_.sample, unmeasured);
+  drain_.prefill_backlog = backlog / static_cast<Duration>(drain_.groups);
 }
 
 std::optional<Duration> RouterImpl::PredictWait(const Request& request) {

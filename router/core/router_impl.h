@@ -270,9 +270,10 @@ class RouterImpl {
   struct Drain {
     bool taken = false;
     Time taken_at = 0;
-    size_t groups = 0;              // that take work
-    uint64_t requests = 0;          // that run on them
-    const Group* sample = nullptr;  // one of them; groups are not removed within `taken_at`'s turn
+    size_t groups = 0;      // that take work
+    uint64_t requests = 0;  // that run on them
+    const Group* sample =
+        nullptr;  // a measured one of them, if any; groups are not removed within `taken_at`'s turn
     uint64_t free_blocks = 0;
     Duration prefill_backlog = 0;  // mean over the groups
     ReleaseCurve curve;
