@@ -142,6 +142,10 @@ class RouterImpl {
   Group* BestGroup(const Request& request);
   // Whether it fits or not. Null: there is none but those in `tried_`. O(groups), some ns each.
   Group* BestOfUntried(const Request& request, bool emptiest);
+  // Of the groups that take work; kTimeMax: none is measured.
+  Duration FastestStep() const;
+  // Until the last token of the request is expected from there.
+  Duration FinishTime(const GroupLoad& load, const Request& request) const;
 
   // ---- predict.cc
   void RefreshDrain();
@@ -290,10 +294,12 @@ class RouterImpl {
   bool dispatch_due_ = false;       // something changed that may let a waiting request run
   bool waits_for_service_ = false;  // such as what the tenant served least is served
   std::vector<Request*> candidates_;
-  std::vector<Request*> hearing_;  // what becomes Group::heard of the report that is being read
-  std::vector<size_t> tried_;      // groups that the request at hand does not fit on
-  std::vector<Request*> paused_;   // have deltas kept for them
-  uint64_t kept_bytes_ = 0;        // of all clients
+  std::vector<Request*> hearing_;     // what becomes Group::heard of the report that is being read
+  Duration fastest_step_ = kTimeMax;  // of the groups, when one is chosen
+  std::vector<Duration> finishes_;    // on each of the groups, of the request at hand
+  std::vector<size_t> tried_;         // groups that the request at hand does not fit on
+  std::vector<Request*> paused_;      // have deltas kept for them
+  uint64_t kept_bytes_ = 0;           // of all clients
   bool draining_ = false;
   bool drain_due_ = false;  // a group is to leave whose leader may not have been told
   RouterCounters counters_;

@@ -210,6 +210,13 @@ bool Simulation::Quiet() {
     // Not healed yet, though the router may still take it for live.
     bool well = group->up() && !group->paused() && !group->doomed();
     if (!well || group->scheduler() == nullptr) return false;
+    for (PeerId peer : group->peers()) {
+      const Connection& link = network_.At(peer);
+      // Its last word may come too late on a link that is still slow, or none at all.
+      for (const auto& way : {link.up, link.down}) {
+        if (std::max(way.blocked_until, way.slow_until) > now()) return false;
+      }
+    }
   }
   RouterStatus status = TakeStatus();
   uint64_t live = 0;
