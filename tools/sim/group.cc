@@ -71,10 +71,14 @@ void SimGroup::OnRankJoins(uint64_t life) {
   Join(world_->options().ranks - 1);
 }
 
+Time SimGroup::WhenJoined() const {
+  return world_->now() + world_->options().max_delay + world_->options().router_turn;
+}
+
 void SimGroup::JoinLate() {
   const SimOptions& options = world_->options();
   kvern::Join join = MakeJoin(options.ranks - 1, former_);
-  late_until_ = world_->now() + options.max_delay + options.router_turn;
+  late_until_ = WhenJoined();
   PeerId peer = world_->ConnectGroup(index_);
   world_->ToRouter(peer, WorkerSaid{peer, std::move(join)});
 }
@@ -88,6 +92,7 @@ void SimGroup::OnDeath(uint64_t life) {
 }
 
 void SimGroup::Join(uint32_t rank) {
+  late_until_ = std::max(late_until_, WhenJoined());
   world_->ToRouter(peers_[rank], WorkerSaid{peers_[rank], MakeJoin(rank, incarnation_)});
 }
 
@@ -124,7 +129,8 @@ bool SimGroup::Kill(const Death& death) {
 }
 
 void SimGroup::End() {
-  // Of two lives ago, a join is nothing that the router could tell from a newer one.
+  // Of two lives ago, or one that comes after the next life's, a join is nothing that the router
+  // could tell from a newer one.
   if (world_->now() <= late_until_) ++faults_;
   up_ = false;
   paused_ = doomed_ = lie_ = repeat_ = false;

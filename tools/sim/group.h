@@ -137,6 +137,8 @@ class SimGroup {
   void Join(uint32_t rank);
   // The last rank of the life before, over a connection of its own.
   void JoinLate();
+  // Until when a join that is sent now has come.
+  Time WhenJoined() const;
   kvern::Join MakeJoin(uint32_t rank, Incarnation incarnation);
   void JoinAll();
 
@@ -157,7 +159,7 @@ class SimGroup {
   uint64_t life_ = 0;                      // counts starts and deaths
   Incarnation incarnation_ = 0;
   Incarnation former_ = 0;  // of the life before
-  Time late_until_ = 0;     // a late join of that life may be under way
+  Time late_until_ = 0;     // a join of that life, or of the one before, may be under way
   uint64_t kv_blocks_ = 0;
   NextStart next_start_ = NextStart::kWell;
   uint32_t deaths_to_come_ = 0;
