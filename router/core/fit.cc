@@ -19,10 +19,7 @@ namespace {
 
 // Groups that are asked for a precise answer before a request waits: those that look best first.
 constexpr int kGroupsTried = 8;
-// Steps of one kind of machine differ by so much with what runs in them (a batch of 16 against one
-// request on a CPU: three times).
-constexpr Duration kAlikeSteps = 4;
-// Predictions differ by this part where nothing else does.
+// Predictions that differ by less than this part are alike.
 constexpr Duration kAlikeFinish = 8;
 
 uint32_t Growth(const Request& request) {
@@ -177,6 +174,8 @@ GroupLoad RouterImpl::LoadOf(const Group& group) const {
   load.chunk = ChunkOf(group);
   load.backlog = PrefillBacklog(group);
   load.speed = group.steps.speed();
+  load.rows = group.running.size();
+  load.slowness = group.slowness;
   return load;
 }
 
@@ -191,7 +190,6 @@ Duration RouterImpl::FirstTokenTime(const GroupLoad& load, const Request& reques
 
 Group* RouterImpl::BestGroup(const Request& request) {
   tried_.clear();
-  fastest_step_ = FastestStep();
   for (int attempt = 0; attempt < kGroupsTried; ++attempt) {
     // The last try is the emptiest: those that look best may all be full while others are idle.
     Group* best = BestOfUntried(request, /*emptiest=*/attempt + 1 == kGroupsTried);
@@ -204,22 +202,16 @@ Group* RouterImpl::BestGroup(const Request& request) {
   return nullptr;
 }
 
-Duration RouterImpl::FastestStep() const {
-  Duration fastest = kTimeMax;
-  for (size_t i = 0; i < groups_.size(); ++i) {
-    const GroupLoad& load = groups_.load(i);
-    Duration step = load.takes_work ? load.speed.MeanStep(now_) : 0;
-    if (step > 0) fastest = std::min(fastest, step);
-  }
-  return fastest;
-}
-
 Duration RouterImpl::FinishTime(const GroupLoad& load, const Request& request) const {
-  // The mean of steps tells how many requests ran beside as much as how fast a group is, and does
-  // so long after they ended: only one beyond that is another kind of machine.
-  Duration step = load.speed.MeanStep(now_);
-  if (step / kAlikeSteps <= fastest_step_ && fastest_step_ != kTimeMax) step = fastest_step_;
-  return FirstTokenTime(load, request) + step * request.expected_tokens;
+  // Steps as they will be beside what runs now: the mean of those that were tells as much of what
+  // ran beside, long after that ended.
+  Duration others = decode_cost_.Step((load.rows + request.n) * StepSpeed::kRowParts);
+  uint64_t slowness = load.speed.known(now_) ? load.slowness : DecodeCost::kLikeOthers;
+  uint64_t decode = static_cast<uint64_t>(others) * request.expected_tokens;
+  constexpr uint64_t kMost = static_cast<uint64_t>(kTimeMax) / 4;
+  auto time = static_cast<unsigned __int128>(decode) * slowness / DecodeCost::kLikeOthers;
+  return FirstTokenTime(load, request) +
+         static_cast<Duration>(std::min<unsigned __int128>(time, kMost));
 }
 
 Group* RouterImpl::BestOfUntried(const Request& request, bool emptiest) {

@@ -79,7 +79,9 @@ struct GroupLoad {
   uint64_t share = 0;       // of its blocks promised, in 2^-20
   uint64_t chunk = 0;       // tokens that a step prefills
   uint64_t backlog = 0;     // tokens to prefill
+  uint64_t rows = 0;        // that a step decodes: what runs, each taken for one choice
   StepSpeed speed;
+  uint64_t slowness = 0;  // Group::slowness
   friend bool operator==(const GroupLoad&, const GroupLoad&) = default;
 };
 
@@ -122,6 +124,7 @@ struct Group {
   bool forecast_old = true;     // something changed since
   PoolBlocks largest_standard;  // in each pool the largest worst case of one, as of the forecast
   StepModel steps;
+  uint64_t slowness = DecodeCost::kLikeOthers;  // as of its last report
   Unanswered unanswered;
   bool prefill_full = false;  // a request waits because of its prefill backlog
 

@@ -39,10 +39,12 @@ void RouterImpl::OnReport(PeerId peer, StepReport report) {
   for (size_t i = 0; fault.empty() && i < report.nacks.size(); ++i) {
     fault = TakeNack(*group, report.nacks[i], report.acked_command);
   }
+  uint64_t tokens = 0;  // before they are taken
+  for (const TokenRun& run : report.runs) tokens += run.token_ids.size();
   if (fault.empty()) fault = TakeRuns(*group, report);
   if (!fault.empty()) return LoseGroup(*group, absl::StrCat("bad report: ", fault), /*tell=*/true);
 
-  Learn(*group, report);
+  Learn(*group, report, tokens);
   if (!group->live()) {
     drain_.taken = false;
     dispatch_due_ = true;
@@ -275,7 +277,7 @@ void RouterImpl::ObserveLength(Request& request, uint32_t tokens) {
   lengths_.Observe(tokens);
 }
 
-void RouterImpl::Learn(Group& group, const StepReport& report) {
+void RouterImpl::Learn(Group& group, const StepReport& report, uint64_t tokens) {
   const StepReport& before = group.report;
   group.forecast_old = true;
   // It was not trusted, and may be now.
@@ -287,7 +289,10 @@ void RouterImpl::Learn(Group& group, const StepReport& report) {
   bool grows = report.step_us >= before.step_us && report.prefill_tokens >= before.prefill_tokens;
   if (steps == 0 || !grows) return;
   group.steps.Observe(now_, steps, report.step_us - before.step_us,
-                      report.prefill_tokens - before.prefill_tokens);
+                      report.prefill_tokens - before.prefill_tokens, tokens);
+  const StepSpeed& speed = group.steps.speed();
+  decode_cost_.Observe(speed.rows, speed.MeanDecode(now_));
+  group.slowness = decode_cost_.Slowness(speed, now_);
 }
 
 void RouterImpl::Acknowledge(Group& group, uint64_t acked) {

@@ -142,8 +142,6 @@ class RouterImpl {
   Group* BestGroup(const Request& request);
   // Whether it fits or not. Null: there is none but those in `tried_`. O(groups), some ns each.
   Group* BestOfUntried(const Request& request, bool emptiest);
-  // Of the groups that take work; kTimeMax: none is measured.
-  Duration FastestStep() const;
   // Until the last token of the request is expected from there.
   Duration FinishTime(const GroupLoad& load, const Request& request) const;
 
@@ -254,7 +252,7 @@ class RouterImpl {
   void GotToken(Group& group, Request& request);
   void ObserveLength(Request& request, uint32_t tokens);
   // Step times, from the difference to its last report.
-  void Learn(Group& group, const StepReport& report);
+  void Learn(Group& group, const StepReport& report, uint64_t tokens);
   void Acknowledge(Group& group, uint64_t acked);
   // Null: it does not run there (any more). `likely` has the id, or is null: it is looked up.
   Request* FindRunning(const Group& group, Request* likely, const RequestId& id, Epoch epoch);
@@ -294,12 +292,12 @@ class RouterImpl {
   bool dispatch_due_ = false;       // something changed that may let a waiting request run
   bool waits_for_service_ = false;  // such as what the tenant served least is served
   std::vector<Request*> candidates_;
-  std::vector<Request*> hearing_;     // what becomes Group::heard of the report that is being read
-  Duration fastest_step_ = kTimeMax;  // of the groups, when one is chosen
-  std::vector<Duration> finishes_;    // on each of the groups, of the request at hand
-  std::vector<size_t> tried_;         // groups that the request at hand does not fit on
-  std::vector<Request*> paused_;      // have deltas kept for them
-  uint64_t kept_bytes_ = 0;           // of all clients
+  std::vector<Request*> hearing_;   // what becomes Group::heard of the report that is being read
+  DecodeCost decode_cost_;          // of all groups
+  std::vector<Duration> finishes_;  // on each of the groups, of the request at hand
+  std::vector<size_t> tried_;       // groups that the request at hand does not fit on
+  std::vector<Request*> paused_;    // have deltas kept for them
+  uint64_t kept_bytes_ = 0;         // of all clients
   bool draining_ = false;
   bool drain_due_ = false;  // a group is to leave whose leader may not have been told
   RouterCounters counters_;

@@ -8,11 +8,18 @@ namespace kvern::router {
 namespace {
 
 constexpr uint64_t kOne = 16;  // weight of a new step: keeps the decay of small sums exact enough
-constexpr uint64_t kDecay = 128;  // steps that count
+constexpr uint64_t kDecay = 128;       // steps, or reports, that count
+constexpr uint64_t kOneReport = 2048;  // of DecodeCost, whose batches may all be alike
 
 // Prefill tokens by which steps must differ, or that they must have on average, to tell what one
 // costs. A few more or less are lost in what else steps do: decodes, and the machine's noise.
 constexpr __int128 kTelling = 16;
+
+uint64_t PartsOf(uint64_t rows, uint64_t steps) {
+  // Sums of times and rows stay within 64 bits: 2^26 us * 2^18 * kOneReport * kDecay = 2^62.
+  constexpr uint64_t kMaxParts = uint64_t{1} << 18;
+  return std::min(std::min(rows, kMaxParts) * StepSpeed::kRowParts / steps, kMaxParts);
+}
 
 // Keep every sum within 64 bits: (2^20 tokens)^2 * kOne * kDecay = 2^51.
 constexpr uint64_t kMaxTokens = uint64_t{1} << 20;
@@ -20,11 +27,12 @@ constexpr uint64_t kMaxStepUs = 60'000'000;
 
 }  // namespace
 
-void StepModel::Observe(Time now, uint64_t steps, uint64_t step_us, uint64_t prefill_tokens) {
+void StepModel::Observe(Time now, uint64_t steps, uint64_t step_us, uint64_t prefill_tokens,
+                        uint64_t rows) {
   KVERN_CHECK(steps > 0);
   uint64_t us = std::min(step_us / steps, kMaxStepUs);
   uint64_t tokens = std::min(prefill_tokens / steps, kMaxTokens);
-  for (uint64_t* sum : {&weight_, &time_, &tokens_, &time_tokens_, &tokens_tokens_}) {
+  for (uint64_t* sum : {&weight_, &time_, &tokens_, &time_tokens_, &tokens_tokens_, &rows_}) {
     *sum -= *sum / kDecay;
   }
   weight_ += kOne;
@@ -32,8 +40,10 @@ void StepModel::Observe(Time now, uint64_t steps, uint64_t step_us, uint64_t pre
   tokens_ += kOne * tokens;
   time_tokens_ += kOne * us * tokens;
   tokens_tokens_ += kOne * tokens * tokens;
+  rows_ += kOne * PartsOf(rows, steps);
   speed_.known_until = now + kMemory;
   speed_.mean = static_cast<Duration>(time_ * 1000 / weight_);
+  speed_.rows = rows_ / weight_;
   Fit();
 }
 
@@ -51,6 +61,49 @@ void StepModel::Fit() {
   }
   __int128 fixed = (t * 1000 - p * static_cast<__int128>(speed_.ns_per_token)) / w;
   speed_.fixed_ns = fixed > 0 ? static_cast<uint64_t>(fixed) : 0;
+}
+
+Duration StepSpeed::MeanDecode(Time now) const {
+  // Where the rate is all that is known of a step, it is one of prefill alone.
+  return known(now) && fixed_ns > 0 ? static_cast<Duration>(fixed_ns) : MeanStep(now);
+}
+
+void DecodeCost::Observe(uint64_t rows, Duration step) {
+  const uint64_t us = std::min(static_cast<uint64_t>(step) / 1000, kMaxStepUs);
+  for (uint64_t* sum : {&weight_, &time_, &rows_, &time_rows_, &rows_rows_}) *sum -= *sum / kDecay;
+  weight_ += kOneReport;
+  time_ += kOneReport * us;
+  rows_ += kOneReport * rows;
+  time_rows_ += kOneReport * us * rows;
+  rows_rows_ += kOneReport * rows * rows;
+  const __int128 w = weight_, t = time_, r = rows_, tr = time_rows_, rr = rows_rows_;
+  const __int128 variance = w * rr - r * r;
+  const __int128 covariance = w * tr - r * t;
+  fixed_ns_ = ns_per_part_ = 0;
+  // Batches that differ by less than half a row tell nothing.
+  constexpr auto kHalfRow = static_cast<__int128>(StepSpeed::kRowParts / 2);
+  if (variance > kHalfRow * kHalfRow * w * w && covariance > 0) {
+    ns_per_part_ = static_cast<uint64_t>(covariance * 1000 / variance);
+  }
+  const __int128 fixed = (t * 1000 - r * static_cast<__int128>(ns_per_part_)) / w;
+  if (fixed > 0) {
+    fixed_ns_ = static_cast<uint64_t>(fixed);
+  } else if (r > 0) {  // a line through the origin and the mean
+    ns_per_part_ = static_cast<uint64_t>(t * 1000 / r);
+  }
+}
+
+Duration DecodeCost::Step(uint64_t rows) const {
+  if (weight_ == 0) return 0;
+  return static_cast<Duration>(std::max<uint64_t>(1, fixed_ns_ + ns_per_part_ * rows));
+}
+
+uint64_t DecodeCost::Slowness(const StepSpeed& speed, Time now) const {
+  constexpr auto kMost = static_cast<__int128>(kLikeOthers) << 16;
+  const __int128 measured = speed.MeanDecode(now);
+  const Duration others = Step(speed.rows);
+  if (measured == 0 || others == 0) return kLikeOthers;
+  return static_cast<uint64_t>(std::clamp<__int128>(measured * kLikeOthers / others, 1, kMost));
 }
 
 Duration StepSpeed::Prefill(Time now, uint64_t tokens, uint64_t chunk) const {

@@ -14,10 +14,14 @@ struct StepSpeed {
   Duration mean = 0;          // of a step
   uint64_t fixed_ns = 0;      // of a step
   uint64_t ns_per_token = 0;  // of prefill
+  uint64_t rows = 0;          // tokens that a step decodes, in the mean, in 1/kRowParts
 
+  static constexpr uint64_t kRowParts = 16;
   bool known(Time now) const { return now < known_until; }
   // Mean of the latest steps, whatever they did; 0 when nothing is known.
   Duration MeanStep(Time now) const { return known(now) ? mean : 0; }
+  // Mean of the latest steps without their prefill.
+  Duration MeanDecode(Time now) const;
   // Time to prefill `tokens` in chunks of at most `chunk` > 0; 0 when nothing is known.
   Duration Prefill(Time now, uint64_t tokens, uint64_t chunk) const;
   friend bool operator==(const StepSpeed&, const StepSpeed&) = default;
@@ -28,8 +32,8 @@ class StepModel {
   // A model that says no to everything would never be corrected, so what it learned is forgotten.
   static constexpr Duration kMemory = 30 * kSecond;
 
-  // `steps` >= 1 steps took `step_us` together and computed `prefill_tokens`.
-  void Observe(Time now, uint64_t steps, uint64_t step_us, uint64_t prefill_tokens);
+  // `steps` >= 1 steps took `step_us` together, computed `prefill_tokens` and decoded `rows`.
+  void Observe(Time now, uint64_t steps, uint64_t step_us, uint64_t prefill_tokens, uint64_t rows);
 
   const StepSpeed& speed() const { return speed_; }
   bool known(Time now) const { return speed_.known(now); }
@@ -48,7 +52,32 @@ class StepModel {
   uint64_t tokens_ = 0;       // prefill tokens
   uint64_t time_tokens_ = 0;  // us * tokens
   uint64_t tokens_tokens_ = 0;
+  uint64_t rows_ = 0;
   StepSpeed speed_;
+};
+
+// How a step's time grows with the tokens that it decodes, of all groups together: a line, by least
+// squares over the latest reports. By it groups are compared that ran different batches. Integers
+// only.
+class DecodeCost {
+ public:
+  // One report: steps that decode `rows` (in 1/StepSpeed::kRowParts) take `step`.
+  void Observe(uint64_t rows, Duration step);
+  // 0: nothing was observed; else 1 ns or more.
+  Duration Step(uint64_t rows) const;
+  // How long the steps of a group of this speed took, compared with what others take for as much;
+  // kLikeOthers when nothing is known.
+  static constexpr uint64_t kLikeOthers = uint64_t{1} << 16;
+  uint64_t Slowness(const StepSpeed& speed, Time now) const;
+
+ private:
+  uint64_t weight_ = 0;
+  uint64_t time_ = 0;  // us
+  uint64_t rows_ = 0;
+  uint64_t time_rows_ = 0;
+  uint64_t rows_rows_ = 0;
+  uint64_t fixed_ns_ = 0;
+  uint64_t ns_per_part_ = 0;  // of a row
 };
 
 }  // namespace kvern::router

@@ -143,7 +143,7 @@ TEST(StepModel, FindsTheFixedPartAndTheRate) {
   Rng rng(5);
   for (int i = 0; i < 500; ++i) {
     auto tokens = static_cast<uint64_t>(rng.Between(0, 1024));
-    model.Observe(i, 1, 5000 + tokens * 30, tokens);  // 5 ms and 30 us a token
+    model.Observe(i, 1, 5000 + tokens * 30, tokens, 0);  // 5 ms and 30 us a token
   }
   Duration time = model.Prefill(500, 10'000, 1000);
   EXPECT_NEAR(static_cast<double>(time), (10 * 5e6 + 10'000 * 30e3), 5e6);
@@ -152,7 +152,7 @@ TEST(StepModel, FindsTheFixedPartAndTheRate) {
 
 TEST(StepModel, WithEqualStepsTheRateIsWhatWasSeen) {
   StepModel model;
-  for (int i = 0; i < 50; ++i) model.Observe(i, 1, 10'000, 512);
+  for (int i = 0; i < 50; ++i) model.Observe(i, 1, 10'000, 512, 0);
   EXPECT_NEAR(static_cast<double>(model.Prefill(50, 5120, 512)), 100e6, 1e6);
 }
 
@@ -162,15 +162,15 @@ TEST(StepModel, ShortPromptsAndLongAnswersDoNotTellTheRate) {
   Rng rng(7);
   for (int i = 0; i < 2000; ++i) {
     uint64_t prompt = i % 25 == 0 ? 4 : 0;
-    model.Observe(i, 1, 30'000 + rng.Below(10'000) + prompt * 200, prompt);
+    model.Observe(i, 1, 30'000 + rng.Below(10'000) + prompt * 200, prompt, 0);
     // Two chunks at 40 ms a step, whatever the tokens cost.
     ASSERT_LT(model.Prefill(i, 1000, 512), 200 * kMillisecond) << i;
   }
   // Nor for as long as a long prompt is remembered: it tells the rate, then it is forgotten.
-  for (int i = 0; i < 2; ++i) model.Observe(2000, 1, 30'000 + 450 * 1000, 450);
+  for (int i = 0; i < 2; ++i) model.Observe(2000, 1, 30'000 + 450 * 1000, 450, 0);
   EXPECT_NEAR(static_cast<double>(model.Prefill(2000, 900, 450)), 960e6, 100e6);
   for (int i = 0; i < 900; ++i) {
-    model.Observe(2001 + i, 1, 30'000 + rng.Below(10'000), 0);
+    model.Observe(2001 + i, 1, 30'000 + rng.Below(10'000), 0, 0);
     ASSERT_LT(model.Prefill(2001 + i, 900, 450), 2 * kSecond) << i;
   }
 }
@@ -178,7 +178,7 @@ TEST(StepModel, ShortPromptsAndLongAnswersDoNotTellTheRate) {
 TEST(StepModel, ForgetsWhatIsOld) {
   StepModel model;
   EXPECT_FALSE(model.known(0));
-  model.Observe(0, 1, 10'000, 512);
+  model.Observe(0, 1, 10'000, 512, 0);
   EXPECT_TRUE(model.known(StepModel::kMemory - 1));
   EXPECT_FALSE(model.known(StepModel::kMemory));
   EXPECT_EQ(model.Prefill(StepModel::kMemory, 512, 512), 0);
@@ -188,9 +188,60 @@ TEST(StepModel, SurvivesAnyNumbers) {
   StepModel model;
   Rng rng(6);
   for (int i = 0; i < 2000; ++i) {
-    model.Observe(i, 1 + rng.Below(1000), rng.Next() >> rng.Below(64), rng.Next() >> rng.Below(64));
+    model.Observe(i, 1 + rng.Below(1000), rng.Next() >> rng.Below(64), rng.Next() >> rng.Below(64),
+                  0);
     ASSERT_GE(model.MeanStep(i), 0);
     ASSERT_GE(model.Prefill(i, 1 + rng.Below(1 << 20), 1 + rng.Below(1 << 20)), 0);
+  }
+}
+
+// Groups that are alike, whatever each ran: 5 ms and 3 for each row. One of another kind takes
+// twice as long for the same.
+TEST(DecodeCost, ComparesGroupsThatRanDifferentBatches) {
+  DecodeCost cost;
+  EXPECT_EQ(cost.Step(16), 0);
+  StepModel groups[3];
+  const uint64_t rows[] = {1, 16, 6};
+  const uint64_t times[] = {1, 1, 2};
+  EXPECT_EQ(cost.Slowness(groups[0].speed(), 0), DecodeCost::kLikeOthers);
+  for (int i = 0; i < 300; ++i) {
+    for (size_t g = 0; g < 2; ++g) {
+      groups[g].Observe(i, 2, 2 * times[g] * (5000 + 3000 * rows[g]), 0, 2 * rows[g]);
+      cost.Observe(groups[g].speed().rows, groups[g].speed().MeanDecode(i));
+    }
+  }
+  auto step = [&](uint64_t n) { return static_cast<double>(cost.Step(n * StepSpeed::kRowParts)); };
+  EXPECT_NEAR(step(1), 8e6, 0.2e6);
+  EXPECT_NEAR(step(8), 29e6, 1e6);
+  for (int i = 0; i < 10; ++i) groups[2].Observe(i, 1, times[2] * (5000 + 3000 * rows[2]), 0, 6);
+  auto slowness = [&](size_t g, Time now) {
+    return static_cast<double>(cost.Slowness(groups[g].speed(), now)) /
+           static_cast<double>(DecodeCost::kLikeOthers);
+  };
+  EXPECT_NEAR(slowness(0, 300), 1, 0.05);
+  EXPECT_NEAR(slowness(1, 300), 1, 0.05);
+  EXPECT_NEAR(slowness(2, 300), 2, 0.1);
+  EXPECT_EQ(slowness(2, StepModel::kMemory + 10), 1) << "what it was is forgotten";
+}
+
+// Where all batches are alike nothing is known of others: a step of any takes as long.
+TEST(DecodeCost, WithEqualBatchesTheStepIsWhatWasSeen) {
+  DecodeCost cost;
+  for (int i = 0; i < 300; ++i) cost.Observe(8 * StepSpeed::kRowParts, 20 * kMillisecond);
+  EXPECT_NEAR(static_cast<double>(cost.Step(StepSpeed::kRowParts)), 20e6, 0.2e6);
+  EXPECT_NEAR(static_cast<double>(cost.Step(100 * StepSpeed::kRowParts)), 20e6, 0.2e6);
+}
+
+TEST(DecodeCost, SurvivesAnyNumbers) {
+  DecodeCost cost;
+  StepModel model;
+  Rng rng(8);
+  for (int i = 0; i < 2000; ++i) {
+    model.Observe(i, 1 + rng.Below(1000), rng.Next() >> rng.Below(64), rng.Next() >> rng.Below(64),
+                  rng.Below(uint64_t{1} << 40) >> rng.Below(40));
+    cost.Observe(model.speed().rows, model.speed().MeanDecode(i));
+    ASSERT_GE(cost.Step(rng.Below(1 << 20)), 1);
+    ASSERT_GE(cost.Slowness(model.speed(), i), 1u);
   }
 }
 
