@@ -48,10 +48,11 @@ struct GroupState {
   std::vector<Slot> free_slots;    // last freed at the end
   std::vector<Slot> to_release;    // of sequences that are over or preempted; the next plan says so
 
-  Ring<PlanInFlight> in_flight;  // oldest first
-  Time committed_at = 0;         // the newest commit
-  uint64_t step_id = 0;          // of the newest plan
-  uint64_t samples_hash = 0;     // of the newest committed step
+  Ring<PlanInFlight> in_flight;               // oldest first
+  std::vector<PlanInFlight::Row> spare_rows;  // of one that was committed, for its memory
+  Time committed_at = 0;                      // the newest commit
+  uint64_t step_id = 0;                       // of the newest plan
+  uint64_t samples_hash = 0;                  // of the newest committed step
 
   uint64_t reserved = 0;           // sum over requests
   uint64_t reserved_by_class = 0;  // of it, those of class guaranteed

@@ -87,7 +87,7 @@ bool Scheduler::Plan(Time now, StepPlan& plan) {
 void Scheduler::Commit(Time now, const StepResult& result, WorkerEffects& effects) {
   GroupState& state = *state_;
   KVERN_CHECK(!state.in_flight.empty());
-  const PlanInFlight plan = state.in_flight.PopFront();
+  PlanInFlight plan = state.in_flight.PopFront();
   KVERN_CHECK_EQ(result.step_id, plan.step_id);
   state.samples_hash = SamplesHash(result);
   state.step_time += now - std::max(plan.planned_at, state.committed_at);
@@ -95,6 +95,7 @@ void Scheduler::Commit(Time now, const StepResult& result, WorkerEffects& effect
   state.prefill_tokens += plan.prefill_tokens;
   state.recomputed_tokens += plan.recomputed_tokens;
   effects.runs.reserve(effects.runs.size() + result.samples.size());
+  for (size_t i = 0; i < kRowsAhead; ++i) ExpectRow(plan.rows, i);
   size_t next_sample = 0;
   for (size_t i = 0; i < plan.rows.size(); ++i) {
     ExpectRow(plan.rows, i + kRowsAhead);
@@ -111,6 +112,7 @@ void Scheduler::Commit(Time now, const StepResult& result, WorkerEffects& effect
     state.EndSequence(request, static_cast<size_t>(it - request.live.begin()));
   }
   KVERN_CHECK_EQ(next_sample, result.samples.size());
+  plan.rows.swap(state.spare_rows);
 }
 
 bool Scheduler::TakeToken(Sequence& sequence, const SampledToken& sample, WorkerEffects& effects) {
@@ -132,6 +134,21 @@ bool Scheduler::TakeToken(Sequence& sequence, const SampledToken& sample, Worker
   if (!sequence.request->MayEnd(sample.token_id, sequence.output.size())) return false;
   run.finish_reason = FinishOf(dispatch, sample.token_id, sequence.output.size(), run.stop_reason);
   return run.finish_reason != FinishReason::kNone;
+}
+
+void Scheduler::PrefetchCommit(size_t stage) const {
+  if (stage == 0) return Prefetch(state_.get());
+  if (state_->in_flight.empty()) return;
+  const PlanInFlight& plan = state_->in_flight.front();
+  if (stage == 1) {
+    Prefetch(&plan);
+    Prefetch(state_->started.data());
+    return;
+  }
+  Prefetch(plan.rows.data());
+  for (size_t i = 0; i < std::min(kRowsAhead, state_->started.size()); ++i) {
+    Prefetch(state_->started[i], Request::kHotBytes);
+  }
 }
 
 void Scheduler::FillReport(StepReport& report) const {

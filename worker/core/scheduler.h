@@ -91,6 +91,10 @@ class Scheduler {
   // frees blocks.
   void Commit(Time now, const StepResult& result, WorkerEffects& effects);
 
+  // Asks for the memory that the next Commit needs. In three stages, each looking where the one
+  // before has led.
+  void PrefetchCommit(size_t stage) const;
+
   // Fills the report's counts and totals: all but what it is about (group, step, command) and what
   // effects hold.
   void FillReport(StepReport& report) const;

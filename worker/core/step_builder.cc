@@ -34,7 +34,8 @@ void ForEachRunnable(const GroupState& state, Visit visit) {
 bool StepBuilder::Build(Time now) {
   auto runnable = [](const Request* request) { return request->runnable(); };
   if (std::none_of(state_.started.begin(), state_.started.end(), runnable)) return false;
-  in_flight_.rows.reserve(plan_.rows.capacity());
+  in_flight_.rows.swap(state_.spare_rows);
+  in_flight_.rows.clear();
   plan_.starts.clear();  // One by one: the vectors keep their memory.
   plan_.forks.clear();
   plan_.appends.clear();

@@ -115,7 +115,7 @@ absl::Status Rank::OpenDevice() {
 absl::Status Rank::PlanShard(const Checkpoint& checkpoint, PlannedWeights& planned) {
   if (config_.max_seq_len == 0) config_.max_seq_len = model_.max_seq_len;
   if (config_.max_seq_len > model_.max_seq_len) {
-    return InvalidArgument("max_seq_len is ", config_.max_seq_len, ", the model allows ",
+    return InvalidArgument("--max-seq-len: ", config_.max_seq_len, ", the model allows ",
                            model_.max_seq_len);
   }
   KVERN_RETURN_IF_ERROR(OpenDevice());

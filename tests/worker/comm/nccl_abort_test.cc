@@ -111,11 +111,17 @@ TEST_F(NcclAbort, OneThatHangsWhileRanksMeetStillNamesTheAbsent) {
                     HasSubstr("NCCL did not connect the ranks; rank 1 of 2"), kNothingElse));
 }
 
+// Two ranks; how many aborts beyond `before` have ended when memory is given back.
+GpuGroup TwoThatCount(int before, std::atomic<int>& ended_when_given_back) {
+  return {{0, 1}, true, [before, &ended_when_given_back] {
+            ended_when_given_back = simt::AbortsOf(0).ended - before;
+          }};
+}
+
 TEST_F(NcclAbort, ASlowOneIsWaitedForAndNoLonger) {
   const int before = simt::AbortsOf(0).ended;
   std::atomic<int> ended_when_given_back = -1;
-  const GpuGroup group = {
-      {0, 1}, true, [&] { ended_when_given_back = simt::AbortsOf(0).ended - before; }};
+  const GpuGroup group = TwoThatCount(before, ended_when_given_back);
   std::barrier both(2);
   OnGpus(group, [&](int rank, Member& member, absl::Status met) {
     KVERN_CHECK(met.ok()) << met;
@@ -143,8 +149,7 @@ TEST_F(NcclAbort, ASlowOneIsWaitedForAndNoLonger) {
 void LeaveInTheMiddle(bool recorded) {
   const int before = simt::AbortsOf(0).ended;
   std::atomic<int> ended_when_given_back = -1;
-  const GpuGroup group = {
-      {0, 1}, true, [&] { ended_when_given_back = simt::AbortsOf(0).ended - before; }};
+  const GpuGroup group = TwoThatCount(before, ended_when_given_back);
   std::barrier both(2);
   OnGpus(group, [&](int rank, Member& member, absl::Status met) {
     KVERN_CHECK(met.ok()) << met;

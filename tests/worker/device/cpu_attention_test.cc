@@ -69,6 +69,14 @@ TEST(CpuAttentionTest, ChunksAndThreadsDoNotChangeABit) {
   }
 }
 
+// 12 parts of which 11 are computed in one round: the last item goes on in the next.
+TEST(CpuAttentionTest, ManyPartsInRoundsDoNotChangeABit) {
+  AttentionCase data({6, 30, 256, DType::kBf16, {258}}, 11);
+  const auto one = MakeCpuDevice(1);
+  const auto two = MakeCpuDevice(2);
+  EXPECT_TRUE(Bits(data.Run(*two, 3)) == Bits(data.Run(*one, 3)));
+}
+
 TEST(CpuAttentionTest, OneLongSequenceIsTheSameAloneAndAmongOthers) {
   AttentionCase together({2, 4, 32, DType::kBf16, {700, 3, 50}}, 9);
   const auto device = MakeCpuDevice(2);

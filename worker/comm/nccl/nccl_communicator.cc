@@ -16,6 +16,7 @@
 
 #include "cluster/base/check.h"
 #include "cluster/base/clock.h"
+#include "cluster/base/threads.h"
 #include "kernels/cuda/launch.h"
 
 namespace kvern::inline KVERN_GPU_BUILD {
@@ -42,6 +43,11 @@ absl::Status ResultStatus(ncclResult_t result, ncclComm_t comm, const char* what
   std::string detail = ncclGetErrorString(result);
   const char* last = ncclGetLastError(comm);
   if (last != nullptr && *last != '\0') absl::StrAppend(&detail, ": ", last);
+  // NCCL says that CUDA failed, and not how.
+  const cudaError_t cuda = cudaPeekAtLastError();
+  if (result == ncclUnhandledCudaError && cuda != cudaSuccess) {
+    absl::StrAppend(&detail, ": ", cudaGetErrorName(cuda));
+  }
   return Unavailable("NCCL, ", what, ": ", detail);
 }
 
@@ -53,13 +59,18 @@ void AbortWithin(std::chrono::seconds patience, ncclComm_t comm, int device,
   std::mutex mutex;
   std::condition_variable changed;
   bool done = false;
-  std::thread abort([&] {
+  absl::StatusOr<std::thread> abort = StartThread([&] {
     cudaSetDevice(device);
     ncclCommAbort(comm);
     const std::lock_guard lock(mutex);
     done = true;
     changed.notify_all();
   });
+  if (!abort.ok()) {  // on this one it might never return
+    std::fprintf(stderr, "kvern: NCCL cannot be aborted, this process ends: %s: %s\n",
+                 std::string(abort.status().message()).c_str(), whoever.c_str());
+    _exit(1);
+  }
   std::unique_lock lock(mutex);
   if (!changed.wait_for(lock, patience, [&] { return done; })) {
     std::fprintf(stderr, "kvern: NCCL did not abort within %lld s, this process ends: %s\n",
@@ -67,7 +78,7 @@ void AbortWithin(std::chrono::seconds patience, ncclComm_t comm, int device,
     _exit(1);
   }
   lock.unlock();
-  abort.join();
+  abort->join();
 }
 
 }  // namespace

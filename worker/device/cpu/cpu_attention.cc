@@ -73,6 +73,10 @@ void ListItems(Tensor q, int64_t q_heads, const BatchLayout& layout, int64_t lay
   }
 }
 
+// What the parts of a round take, of items whose splits are shared out among threads. The others
+// wait for the next round, so that it does not grow with the context.
+constexpr size_t kRoundBytes = size_t{1} << 20;
+
 }  // namespace
 
 void CpuOps::RopeAndStoreKv(Tensor qkv, const RopeTable& rope, const Batch& batch, int64_t layer,
@@ -175,33 +179,45 @@ void CpuOps::AttendSplitItems(const std::vector<cpu::AttentionRows>& items) {
     int64_t split;
     cpu::AttentionPartial partial;
   };
-  size_t floats = 0;
-  for (const cpu::AttentionRows& item : items) {
-    floats += cpu::PartialFloats(RowsOf(item), dim) * static_cast<size_t>(NumSplits(item));
-  }
-  float* memory = Scratch(attention_partials_, floats);
   std::vector<Part> parts;
+  int64_t most_rows = 0;
   for (const cpu::AttentionRows& item : items) {
-    for (int64_t split = 0; split < NumSplits(item); ++split) {
-      parts.push_back({&item, split, cpu::PartialIn(memory, RowsOf(item))});
-      memory += cpu::PartialFloats(RowsOf(item), dim);
-    }
+    most_rows = std::max(most_rows, RowsOf(item));
+    for (int64_t split = 0; split < NumSplits(item); ++split) parts.push_back({&item, split, {}});
   }
+  const size_t floats = cpu::PartialFloats(most_rows, dim);
+  const size_t enough = 2 * static_cast<size_t>(pool_.threads());  // for all threads
+  const size_t round = std::min(parts.size(), std::max(enough, kRoundBytes / 4 / floats));
+  // In front of those of a round: what an item has come to that goes on in the next one.
+  float* memory = Scratch(attention_partials_, floats * (round + 1));
   const size_t scratch_floats = cpu::AttentionScratchFloats(dim);
   float* scratch =
       Scratch(attention_scratch_, scratch_floats * static_cast<size_t>(pool_.threads()));
-  pool_.Items(static_cast<int64_t>(parts.size()), [&](int thread, int64_t i) {
-    const Part& part = parts[static_cast<size_t>(i)];
-    attention_.split(*part.item, part.split, scratch + scratch_floats * static_cast<size_t>(thread),
-                     part.partial);
-  });
-  size_t part = 0;
-  for (const cpu::AttentionRows& item : items) {
-    const cpu::AttentionPartial& total = parts[part++].partial;  // Every row sees the first key.
-    for (int64_t split = 1; split < NumSplits(item); ++split) {
-      attention_.merge(RowsOf(item), dim, parts[part++].partial, total);
+  for (size_t begin = 0; begin < parts.size(); begin += round) {
+    const size_t end = std::min(begin + round, parts.size());
+    for (size_t i = begin; i < end; ++i) {
+      float* place = memory + floats * (1 + i - begin);
+      parts[i].partial = cpu::PartialIn(place, RowsOf(*parts[i].item));
     }
-    attention_.finish(item, total);
+    pool_.Items(static_cast<int64_t>(end - begin), [&](int thread, int64_t i) {
+      const Part& part = parts[begin + static_cast<size_t>(i)];
+      attention_.split(*part.item, part.split,
+                       scratch + scratch_floats * static_cast<size_t>(thread), part.partial);
+    });
+    float* total = memory;
+    for (size_t i = begin; i < end; ++i) {
+      const cpu::AttentionRows& item = *parts[i].item;
+      float* place = memory + floats * (1 + i - begin);
+      if (parts[i].split == 0) {
+        total = place;  // every row sees the first key
+      } else {
+        attention_.merge(RowsOf(item), dim, parts[i].partial, cpu::PartialIn(total, RowsOf(item)));
+      }
+      if (parts[i].split + 1 == NumSplits(item)) {
+        attention_.finish(item, cpu::PartialIn(total, RowsOf(item)));
+      }
+    }
+    if (total != memory) std::copy_n(total, floats, memory);
   }
 }
 
