@@ -36,18 +36,23 @@ absl::Status Announcer::Ready() {
   return WriteAll(STDOUT_FILENO, absl::StrCat("ready ", addresses_.endpoint, "\n"), "stdout");
 }
 
+void Announcer::Joining(const std::string& group, uint64_t incarnation) {
+  Say(AsLine({{"joining", group}, {"incarnation", incarnation}}));
+}
+
 void Announcer::GivenUp(const std::string& group, uint64_t incarnation, const std::string& reason) {
   // Together with a group's name, each byte as \u00XX, less than a pipe with room takes at once.
   constexpr size_t kMostReasonBytes = 256;
+  Say(AsLine({{"given_up", group},
+              {"incarnation", incarnation},
+              {"reason", reason.substr(0, kMostReasonBytes)}}));
+}
+
+void Announcer::Say(const std::string& line) {
   pollfd entry = {ready_fd_, POLLOUT, 0};
   if (ready_fd_ < 0 || poll(&entry, 1, 0) <= 0 || (entry.revents & POLLOUT) == 0) return;
-  absl::Status said = WriteAll(ready_fd_,
-                               AsLine({{"given_up", group},
-                                       {"incarnation", incarnation},
-                                       {"reason", reason.substr(0, kMostReasonBytes)}}),
-                               "--ready-fd");
-  if (said.ok()) return;
-  Log(LogLevel::kWarning, "group_given_up_not_announced", {{"error", said.message()}});
+  absl::Status said = WriteAll(ready_fd_, line, "--ready-fd");
+  if (!said.ok()) Log(LogLevel::kWarning, "group_not_announced", {{"error", said.message()}});
 }
 
 }  // namespace kvern

@@ -16,7 +16,8 @@ struct RouterAddresses {
 };
 
 // The launcher's pipe (--ready-fd) gets lines of JSON: the addresses with the process id as soon as
-// everything is bound, {"ready":true} when the expected groups are live, and {"given_up":GROUP,
+// everything is bound, {"ready":true} when the expected groups are live, {"joining":GROUP,
+// "incarnation":N} when the first rank of a start has joined, and {"given_up":GROUP,
 // "incarnation":N,"reason":TEXT} whenever a start of a group is over for the router. The ready file
 // appears whole, by rename, at the second moment. Either may be absent (-1, empty).
 class Announcer {
@@ -31,10 +32,13 @@ class Announcer {
   absl::Status Bound(const RouterAddresses& addresses);
   // Also prints `ready tcp://...` on stdout.
   absl::Status Ready();
-  // Not said to a pipe that nobody reads: the router waits for nobody.
+  // These two are not said to a pipe that nobody reads: the router waits for nobody.
+  void Joining(const std::string& group, uint64_t incarnation);
   void GivenUp(const std::string& group, uint64_t incarnation, const std::string& reason);
 
  private:
+  void Say(const std::string& line);
+
   int ready_fd_;
   ReadyFile ready_file_;
   RouterAddresses addresses_;

@@ -22,10 +22,14 @@
 #include "router/io/status_server.h"
 #include "router/served_model.h"
 #include "router/tenants_file.h"
+#include "router/text/chat_template.h"
 #include "schemas/files/model_config.h"
 
 namespace kvern {
 namespace {
+
+// Less than a rank waits by itself, so that those who wait hear which ranks are absent.
+constexpr Duration kMaxJoinTimeout = 570 * kSecond;
 
 struct Settings {
   ServedModelOptions model;
@@ -38,6 +42,7 @@ struct Settings {
   uint64_t queue_bytes = 256ull << 20;
   int64_t queue_seconds = 60;
   Duration default_ttft_deadline = 10 * kSecond;
+  Duration join_timeout = kMaxJoinTimeout;
   std::string tenants;
   int64_t stream_window = 1024;
   Duration slow_reader_timeout = 30 * kSecond;
@@ -69,6 +74,14 @@ Settings ParseCommandLine(int argc, char** argv) {
                &settings.queue_bytes);
   options.Count("queue-seconds", "N", "longest predicted wait, in seconds", &settings.queue_seconds,
                 1, 86400);
+  options.Custom("join-timeout", "TIME",
+                 "from a group's first rank that joins to its last (default 570s)",
+                 [&](std::string_view text) -> absl::Status {
+                   KVERN_ASSIGN_OR_RETURN(settings.join_timeout, ParseDuration(text));
+                   if (settings.join_timeout >= kSecond && settings.join_timeout <= kMaxJoinTimeout)
+                     return absl::OkStatus();
+                   return InvalidArgument("'", ToAbsl(text), "', allowed: 1s to 570s");
+                 });
   options.String("tenants", "FILE", "JSON: weights, quotas and priorities of tenants",
                  &settings.tenants);
   options.Time("default-ttft-deadline", "longest wait for a first token (default 10s)",
@@ -80,7 +93,8 @@ Settings ParseCommandLine(int argc, char** argv) {
   options.Size("client-buffer", "most bytes kept for a client's paused streams (default 16MiB)",
                &settings.client_buffer);
   options.String("chat-template", "NAME", "built-in template instead of the model's",
-                 &settings.model.chat_template);
+                 &settings.model.chat_template,
+                 [](std::string_view name) { return ChatTemplate::ByName(name).status(); });
   options.Count("expect-groups", "N", "ready when so many groups are live", &settings.expect_groups,
                 1, 4096);
   options.Count("ready-fd", "N", "open descriptor that gets the addresses, then {\"ready\":true}",
@@ -138,6 +152,7 @@ RouterConfig ConfigOf(const Settings& settings, const ServedModel& model) {
   config.queue_bytes = settings.queue_bytes;
   config.queue_wait_max = settings.queue_seconds * kSecond;
   config.stream_window = static_cast<uint32_t>(settings.stream_window);
+  config.join_timeout = settings.join_timeout;
   config.slow_reader_timeout = settings.slow_reader_timeout;
   config.client_buffer_bytes = settings.client_buffer;
   config.router_incarnation = DrawRandom();
@@ -213,43 +228,85 @@ class GroupWatcher {
   bool announced_ = false;
 };
 
-absl::Status RunRouter(const Settings& settings) {
-  std::vector<TenantConfig> tenants;
-  if (!settings.tenants.empty()) {
-    absl::StatusOr<std::vector<TenantConfig>> read = ReadTenantsFile(settings.tenants);
-    if (!read.ok()) return InvalidArgument("--tenants: ", read.status().message());
-    tenants = *std::move(read);
+// What is wrong, of all that can be looked at before anything is served, in one line.
+class Mistakes {
+ public:
+  void Add(const absl::Status& status) {
+    if (status.ok()) return;
+    absl::StrAppend(&text_, text_.empty() ? "" : "; ", status.message());
   }
+  absl::Status status() const { return text_.empty() ? absl::OkStatus() : InvalidArgument(text_); }
+
+ private:
+  std::string text_;
+};
+
+struct Bound {
+  std::unique_ptr<RouterPorts> ports;
+  std::unique_ptr<StatusServer> status_server;
+};
+
+absl::StatusOr<Bound> Bind(const Settings& settings, NetContext& context, Announcer& announcer) {
+  Bound bound;
+  KVERN_ASSIGN_OR_RETURN(bound.ports,
+                         RouterPorts::Bind(context, settings.listen, settings.worker_listen));
+  KVERN_ASSIGN_OR_RETURN(bound.status_server,
+                         StatusServer::Start(settings.status, bound.ports->status_source()));
+  KVERN_RETURN_IF_ERROR(announcer.Bound(
+      {bound.ports->endpoint(), bound.ports->worker_endpoint(), bound.status_server->address()}));
+  return bound;
+}
+
+absl::StatusOr<std::unique_ptr<ServedModel>> LoadModel(const Settings& settings) {
+  KVERN_ASSIGN_OR_RETURN(std::unique_ptr<ServedModel> model, LoadServedModel(settings.model));
+  KVERN_RETURN_IF_ERROR(CheckLimits(settings, *model));
+  return model;
+}
+
+absl::StatusOr<std::vector<TenantConfig>> LoadTenants(const Settings& settings) {
+  if (settings.tenants.empty()) return std::vector<TenantConfig>();
+  absl::StatusOr<std::vector<TenantConfig>> read = ReadTenantsFile(settings.tenants);
+  if (!read.ok()) return InvalidArgument("--tenants: ", read.status().message());
+  return read;
+}
+
+absl::Status RunRouter(const Settings& settings) {
+  Mistakes mistakes;
+  absl::StatusOr<std::vector<TenantConfig>> tenants = LoadTenants(settings);
+  mistakes.Add(tenants.status());
   Announcer announcer(static_cast<int>(settings.ready_fd), settings.ready_file);
-  KVERN_RETURN_IF_ERROR(announcer.Check());
+  mistakes.Add(announcer.Check());
   AllowManyDescriptors();
   KVERN_ASSIGN_OR_RETURN(int signals, TakeSignals());
   KVERN_ASSIGN_OR_RETURN(std::unique_ptr<NetContext> context, NetContext::Create());
-  // Everything is bound before the model is read, so that workers can start loading meanwhile.
-  KVERN_ASSIGN_OR_RETURN(std::unique_ptr<RouterPorts> ports,
-                         RouterPorts::Bind(*context, settings.listen, settings.worker_listen));
-  KVERN_ASSIGN_OR_RETURN(std::unique_ptr<StatusServer> status_server,
-                         StatusServer::Start(settings.status, ports->status_source()));
-  KVERN_RETURN_IF_ERROR(
-      announcer.Bound({ports->endpoint(), ports->worker_endpoint(), status_server->address()}));
+  // Everything is bound before the model is read, so that workers can start loading meanwhile; not
+  // where nothing will be served.
+  absl::StatusOr<Bound> bound = absl::UnknownError("");
+  if (mistakes.status().ok()) {
+    bound = Bind(settings, *context, announcer);
+    mistakes.Add(bound.status());
+  }
+  absl::StatusOr<std::unique_ptr<ServedModel>> model = LoadModel(settings);
+  mistakes.Add(model.status());
+  if (!mistakes.status().ok()) return mistakes.status();
 
-  KVERN_ASSIGN_OR_RETURN(std::unique_ptr<ServedModel> model, LoadServedModel(settings.model));
-  KVERN_RETURN_IF_ERROR(CheckLimits(settings, *model));
-  RouterConfig config = ConfigOf(settings, *model);
-  config.tenants = std::move(tenants);
-  RouterLoop loop(config, DrawRandom(), model->Text(), ports.get());
+  RouterConfig config = ConfigOf(settings, **model);
+  config.tenants = *std::move(tenants);
+  RouterLoop loop(config, DrawRandom(), (*model)->Text(), bound->ports.get());
   SignalCounter signal_counter(signals, &loop);
   loop.Watch(signals, [&] { signal_counter.Read(); });
   GroupWatcher watcher(settings, config.max_seq_len, &announcer);
   loop.OnGroupLive([&](const RouterStatus& status) { watcher.Look(status); });
+  loop.OnGroupJoining(
+      [&](const GroupJoining& start) { announcer.Joining(start.group, start.incarnation); });
   loop.OnGroupGivenUp([&](const GroupGivenUp& start) {
     announcer.GivenUp(start.group, start.incarnation, start.reason);
   });
   Log(LogLevel::kInfo, "router_started",
       {{"model", config.model},
-       {"listen", ports->endpoint()},
-       {"workers", ports->worker_endpoint()},
-       {"status", status_server->address()}});
+       {"listen", bound->ports->endpoint()},
+       {"workers", bound->ports->worker_endpoint()},
+       {"status", bound->status_server->address()}});
   return loop.Run();
 }
 

@@ -15,6 +15,7 @@
 #include "cluster/base/check.h"
 #include "cluster/base/exit_codes.h"
 #include "cluster/base/log.h"
+#include "cluster/base/variables.h"
 
 namespace kvern {
 namespace {
@@ -297,7 +298,9 @@ void Options::ParseOrExit(int argc, char** argv, std::vector<std::string>* posit
     std::fprintf(stderr, "%s: %s\n", program_.c_str(), std::string(parsed.message()).c_str());
     std::exit(kUsageExit);
   }
-  if (logging_) InitLog(program_, *ParseLogLevel(log_level_), *ParseLogFormat(log_format_));
+  if (!logging_) return;
+  InitLog(program_, *ParseLogLevel(log_level_), *ParseLogFormat(log_format_));
+  if (environment_) WarnOfUnknownVariables();
 }
 
 std::string Options::Help() const {

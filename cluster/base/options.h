@@ -67,7 +67,8 @@ class Options {
   // What --version says after the program's version, a line of its own.
   void VersionNote(std::string note) { version_note_ = std::move(note); }
 
-  // ParseOrExit reads the environment, too; --help says so.
+  // ParseOrExit reads the environment, too; --help says so. With Logging, it warns of variables
+  // that are nobody's.
   void AlsoFromEnvironment() { environment_ = true; }
 
   // Refuses unknown options, missing and extra values and repeated options.

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstdio>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -89,6 +90,12 @@ absl::Status ReadyFile::Check() const {
   KVERN_ASSIGN_OR_RETURN(std::optional<int64_t> pid, PidIn(path_));
   if (pid.has_value() && Serves(*pid)) {
     return Refused(path_, absl::StrCat("is of process ", *pid, ", which still serves"));
+  }
+  // Known now, not only when all groups are live.
+  std::string folder = std::filesystem::path(path_).parent_path();
+  if (access(folder.empty() ? "." : folder.c_str(), W_OK | X_OK) != 0) {
+    return ErrnoStatus(absl::StrCat("--ready-file: cannot write into the folder of ", path_),
+                       errno);
   }
   return absl::OkStatus();
 }

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <nlohmann/json.hpp>
 
@@ -21,6 +22,13 @@ std::string JsonErrorText(std::string_view line) {
     text += " " + key + "=" + (value.is_string() ? value.get<std::string>() : value.dump());
   }
   return text;
+}
+
+// "program: what ...", and no log line.
+bool IsLastWords(std::string_view line) {
+  if (!line.starts_with(kProgramPrefix)) return false;
+  std::string_view text = line.substr(std::min(line.size(), line.find(": ") + 2));
+  return !text.starts_with("error ") && !ErrorText(line).empty();
 }
 
 }  // namespace
@@ -83,8 +91,32 @@ void ChildOutput::Append(std::string_view bytes, Time now, const LineSink& sink)
   }
 }
 
+void ChildOutput::LetGo(const std::string& name, const std::vector<std::string>& told,
+                        const LineSink& sink) {
+  for (const std::string& line : held_) {
+    std::string text = ErrorText(line);
+    if (text.starts_with(name + ": ")) text.erase(0, name.size() + 2);
+    bool said = std::ranges::any_of(told, [&](const std::string& words) {
+      return words == text || words.ends_with(": " + text);
+    });
+    if (text.empty() || !said) sink(line);
+  }
+  held_.clear();
+}
+
+void ChildOutput::LetGoOld(Time now, const std::string& name, const std::vector<std::string>& told,
+                           const LineSink& sink) {
+  if (now >= held_until()) LetGo(name, told, sink);
+}
+
 void ChildOutput::Finish(Time now, const LineSink& sink) {
-  sink(partial_);
+  if (held_.empty() && IsLastWords(partial_)) held_since_ = now;
+  if (!held_.empty() || IsLastWords(partial_)) {
+    held_.push_back(partial_);
+    if (held_.size() > kMaxLastWords) LetGo("", {}, sink);
+  } else {
+    sink(partial_);
+  }
   if (!partial_.empty()) last_line_ = partial_;
   if (first_error_.empty()) {
     first_error_ = ErrorText(partial_);

@@ -31,7 +31,9 @@ absl::Status Group::Start(const LaunchConfig& config, const std::string& worker_
   incarnation_ = incarnation;
   started_ = now;
   hung_at_ = kTimeMax;
-  leaves_ = false;
+  join_by_ = config.join_timeout > 0 ? now + config.join_timeout : kTimeMax;
+  leaves_ = unheard_ = false;
+  told_.clear();
   ranks_.clear();
   for (int64_t rank = 0; rank < config.tp; ++rank) {
     absl::StatusOr<ChildProcess> child = ChildProcess::Spawn(
@@ -63,8 +65,13 @@ void Group::GiveUp(std::string reason, Time now) {
 }
 
 const std::string& Group::KillHung() {
-  KVERN_CHECK(state_ == State::kRunning && hung_at_ != kTimeMax) << name_;
+  KVERN_CHECK(hung_at() != kTimeMax) << name_;
   state_ = State::kDying;
+  unheard_ = join_by_ < hung_at_;
+  if (unheard_) {
+    hung_reason_ = absl::StrCat("no rank has joined the router within ",
+                                (join_by_ - started_) / kSecond, " s (--join-timeout)");
+  }
   auto runs = [](const Rank& rank) { return rank.process.running(); };
   auto hung = std::ranges::find_if(ranks_, runs);
   first_dead_ = hung == ranks_.end() ? 0 : static_cast<size_t>(hung - ranks_.begin());
@@ -116,10 +123,11 @@ GroupDeath Group::Bury(Time now) {
   GroupDeath death = DeathOf(culprit);
   // Only hung ranks leave nobody but us as the culprit.
   if (ranks_[culprit].killed_by_us) {
-    death.reason = (leaves_ ? "" : "the router gave it up: ") + hung_reason_;
+    death.reason = (leaves_ || unheard_ ? "" : "the router gave it up: ") + hung_reason_;
   }
   state_ = State::kWaiting;
-  start_at_ = policy_.NextStart(started_, now);
+  // However long nobody was heard of, that was no life.
+  start_at_ = policy_.NextStart(unheard_ ? now : started_, now);
   return death;
 }
 

@@ -2,6 +2,7 @@
 // together.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -59,6 +60,10 @@ class Group {
   State state() const { return state_; }
   uint64_t incarnation() const { return incarnation_; }
   std::vector<Rank>& ranks() { return ranks_; }
+  const std::vector<Rank>& ranks() const { return ranks_; }
+  // Why it died, where that was told already; empty otherwise. Of this start.
+  const std::string& told() const { return told_; }
+  void set_told(std::string reason) { told_ = std::move(reason); }
   // Waiting: when to start.
   Time start_at() const { return start_at_; }
   int quick_deaths() const { return policy_.quick_deaths(); }
@@ -71,11 +76,18 @@ class Group {
   // SIGKILL to every rank that still runs.
   void Kill();
 
+  // A rank has joined the router, which from now on says who stays away: it counts as hung no more
+  // for nobody having joined in time.
+  void HeardOf() { join_by_ = kTimeMax; }
+
   // The router has given this start up. Ranks that hear of it end by themselves, with their own
   // words; those that hang do not. REQUIRES: running.
   void GiveUp(std::string reason, Time now);
-  // When a group that was given up, or whose ranks leave, counts as hung; kTimeMax: neither.
-  Time hung_at() const { return state_ == State::kRunning ? hung_at_ : kTimeMax; }
+  // When a group that was given up, of which no rank joined, or whose ranks leave, counts as hung;
+  // kTimeMax: none of these.
+  Time hung_at() const {
+    return state_ == State::kRunning ? std::min(hung_at_, join_by_) : kTimeMax;
+  }
   // From hung_at on: the group's death begins. REQUIRES: hung_at is set. Returns why it should have
   // ended.
   const std::string& KillHung();
@@ -106,10 +118,13 @@ class Group {
   State state_ = State::kWaiting;
   uint64_t incarnation_ = 0;
   std::vector<Rank> ranks_;
+  std::string told_;
   Time started_ = 0;
   Time start_at_ = 0;
   size_t first_dead_ = 0;
   Time hung_at_ = kTimeMax;
+  Time join_by_ = kTimeMax;  // the first rank; kTimeMax: it has
+  bool unheard_ = false;     // killed because none joined
   bool leaves_ = false;      // hung_at_ is set because a rank has left
   std::string hung_reason_;  // why it should have ended by hung_at_
   RestartPolicy policy_;

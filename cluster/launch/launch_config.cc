@@ -9,10 +9,12 @@
 #include <filesystem>
 #include <functional>
 
+#include "absl/strings/str_join.h"
 #include "cluster/base/exit_codes.h"
 #include "cluster/base/hardware_note.h"
 #include "cluster/base/log.h"
 #include "cluster/base/machine.h"
+#include "cluster/base/variables.h"
 #include "cluster/launch/child_process.h"
 #include "cluster/net/socket.h"
 
@@ -43,33 +45,42 @@ absl::Status CheckSize(std::string_view text) {
   if (bytes > 0) return absl::OkStatus();
   return InvalidArgument("'", ToAbsl(text), "', allowed: more than 0");
 }
+// As the router does.
+absl::Status CheckJoinTimeout(std::string_view text) {
+  KVERN_ASSIGN_OR_RETURN(Duration time, ParseDuration(text));
+  if (time >= kSecond && time <= 570 * kSecond) return absl::OkStatus();
+  return InvalidArgument("'", ToAbsl(text), "', allowed: 1s to 570s");
+}
 absl::Status CheckTime(std::string_view text) { return ParseDuration(text).status(); }
 // With the limits of the child that gets the option.
 std::function<absl::Status(std::string_view)> CheckCount(int64_t min, int64_t max) {
   return [=](std::string_view text) { return ParseInteger(text, min, max).status(); };
 }
 
-absl::Status CheckDevice(std::string_view text) {
-  for (std::string_view device : {"cpu", "cuda", "emulated", "auto"}) {
-    if (text == device) return absl::OkStatus();
-  }
-  return InvalidArgument("'", ToAbsl(text), "', allowed: cpu, cuda, emulated, auto");
+// As the child that gets the option would; it starts when the router has its ports already.
+std::function<absl::Status(std::string_view)> CheckOneOf(std::vector<std::string> allowed) {
+  return [allowed = std::move(allowed)](std::string_view text) -> absl::Status {
+    if (std::ranges::find(allowed, text) != allowed.end()) return absl::OkStatus();
+    return InvalidArgument("'", ToAbsl(text), "', allowed: ", absl::StrJoin(allowed, ", "));
+  };
 }
 
 void WorkerOptions(Options& options, LaunchConfig* config) {
   std::vector<PassedOption>* worker = &config->worker_options;
   Passed(options, "device", "TYPE", "cpu|cuda|emulated|auto (default auto: a GPU, else the CPU)",
-         worker, [config](std::string_view text) {
+         worker,
+         [config, check = CheckOneOf({"cpu", "cuda", "emulated", "auto"})](std::string_view text) {
            config->on_gpus = text != "cpu";
-           return CheckDevice(text);
+           return check(text);
          });
   Passed(options, "kv-memory", "SIZE",
          "KV cache per rank (default: memory / 4 / ranks; cuda: what is free)", worker, CheckSize);
   Passed(options, "kv-blocks", "N", "KV cache per group in blocks of 16 tokens", worker,
          CheckCount(1, INT64_C(1) << 31));
-  Passed(options, "kv-dtype", "TYPE", "auto|f32|bf16 (default auto: bf16)", worker, CheckText);
+  Passed(options, "kv-dtype", "TYPE", "auto|f32|bf16 (default auto: bf16)", worker,
+         CheckOneOf({"auto", "f32", "bf16"}));
   Passed(options, "weights", "TYPE", "auto|f32|bf16|int8|int4 (default auto: as in the file)",
-         worker, CheckText);
+         worker, CheckOneOf({"auto", "f32", "bf16", "int8", "int4"}));
   Passed(options, "threads", "N", "threads per rank (default: cores / ranks)", worker,
          CheckCount(1, 1024));
   Passed(options, "max-batch-tokens", "N", "tokens computed in one step (default 512)", worker,
@@ -92,6 +103,13 @@ void RouterOptions(Options& options, LaunchConfig* config) {
          CheckSize);
   Passed(options, "queue-seconds", "N", "longest predicted wait, in seconds (default 60)", router,
          CheckCount(1, 86400));
+  Passed(options, "join-timeout", "TIME",
+         "longest join of a group's ranks (default 570s), if given also load", router,
+         [config](std::string_view text) -> absl::Status {
+           KVERN_RETURN_IF_ERROR(CheckJoinTimeout(text));
+           config->join_timeout = *ParseDuration(text);
+           return absl::OkStatus();
+         });
   Passed(options, "tenants", "FILE", "JSON: weights, quotas and priorities of tenants", router,
          CheckText);
   Passed(options, "stream-window", "N", "tokens sent ahead of a stream's reader (default 1024)",
@@ -148,6 +166,7 @@ void StartLog(const std::vector<PassedOption>& both, LaunchConfig* config) {
   }
   config->json_log = format == LogFormat::kJson;
   InitLog("kvern-launch", level, format);
+  WarnOfUnknownVariables();
 }
 
 }  // namespace

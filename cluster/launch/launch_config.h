@@ -7,6 +7,7 @@
 
 #include "cluster/base/options.h"
 #include "cluster/base/status.h"
+#include "cluster/base/time.h"
 
 namespace kvern {
 
@@ -23,8 +24,11 @@ struct LaunchConfig {
   int64_t replicas = 1;
   std::string listen = "tcp://127.0.0.1:5570";
   std::string status = "127.0.0.1:5580";
-  int64_t ready_fd = -1;         // -1: none
-  std::string ready_file;        // empty: none
+  int64_t ready_fd = -1;   // -1: none
+  std::string ready_file;  // empty: none
+  // From a group's start to its first rank that joins, which it does when its model is loaded; 0:
+  // as long as that takes.
+  Duration join_timeout = 0;
   bool batch_invariant = false;  // the CPU always is
   bool on_gpus = true;           // if there are any: each rank has one of its own
   bool json_log = false;

@@ -54,12 +54,17 @@ absl::Status RouterProcess::ReadyLine(const std::string& line) {
     all_live_ = true;
     return absl::OkStatus();
   }
-  if (json.contains("given_up")) {
+  if (json.contains("joining") || json.contains("given_up")) {
     auto incarnation = json.find("incarnation");
     if (incarnation == json.end() || !incarnation->is_number_unsigned()) {
       return Internal("ready line lacks incarnation: ", line);
     }
-    given_up_.push_back({text("given_up"), incarnation->get<uint64_t>(), text("reason")});
+    auto number = incarnation->get<uint64_t>();
+    if (json.contains("joining")) {
+      joining_.push_back({text("joining"), number});
+    } else {
+      given_up_.push_back({text("given_up"), number, text("reason")});
+    }
     return absl::OkStatus();
   }
   RouterAddresses addresses{text("endpoint"), text("worker_endpoint"), text("status")};

@@ -20,6 +20,12 @@ struct RouterAddresses {
   std::string status;
 };
 
+// A start of a group of which the router has heard.
+struct JoiningStart {
+  std::string group;
+  uint64_t incarnation = 0;
+};
+
 // A start of a group that the router will never again give work.
 struct GivenUpStart {
   std::string group;
@@ -33,6 +39,7 @@ class RouterProcess {
 
   ChildProcess& process() { return process_; }
   ChildOutput& output() { return output_; }
+  const ChildOutput& output() const { return output_; }
   bool output_open = true;
 
   // -1 once the router has closed it.
@@ -46,6 +53,7 @@ class RouterProcess {
   // True once all groups are live.
   bool all_live() const { return all_live_; }
   // Since the last call.
+  std::vector<JoiningStart> TakeJoining() { return std::exchange(joining_, {}); }
   std::vector<GivenUpStart> TakeGivenUp() { return std::exchange(given_up_, {}); }
 
  private:
@@ -59,6 +67,7 @@ class RouterProcess {
   std::string partial_;
   std::optional<RouterAddresses> addresses_;
   bool all_live_ = false;
+  std::vector<JoiningStart> joining_;
   std::vector<GivenUpStart> given_up_;
 };
 

@@ -59,6 +59,10 @@ int Supervisor::Run() {
   StartRouter();
   while (!AllGone()) Turn();
   ready_file_.Remove();
+  if (router_.has_value()) {
+    const Voice voice = RouterVoice();
+    router_->output().LetGo(voice.name, voice.told, voice.sink);
+  }
   if (!last_words_.empty()) outlet_.Line("kvern-launch: ", last_words_);
   outlet_.Flush(kFlushLimit);
   return exit_code_;
@@ -106,7 +110,11 @@ void Supervisor::Turn() {
 
 Time Supervisor::NextDeadline() const {
   Time next = phase_ == Phase::kDraining ? grace_until_ : kTimeMax;
-  for (const Group& group : groups_) next = std::min(next, group.hung_at());
+  if (router_.has_value()) next = std::min(next, router_->output().held_until());
+  for (const Group& group : groups_) {
+    next = std::min(next, group.hung_at());
+    for (const Rank& rank : group.ranks()) next = std::min(next, rank.output.held_until());
+  }
   if (phase_ != Phase::kServing || link_ == nullptr) return next;
   for (const Group& group : groups_) {
     if (group.state() == Group::State::kWaiting) next = std::min(next, group.start_at());
@@ -136,18 +144,27 @@ void Supervisor::Drain() {
   router_->process().PassOn(SIGTERM);
 }
 
+Supervisor::Voice Supervisor::RouterVoice() {
+  return {"router", {last_words_}, [this](std::string_view line) { outlet_.Line("", line); }};
+}
+
+void Supervisor::ReadRouter() {
+  ReadOutput(router_->process().output_fd(), router_->output(), router_->output_open,
+             RouterVoice());
+}
+
 void Supervisor::OnRouter() {
   if (!router_.has_value()) return;
-  ReadOutput(router_->process().output_fd(), router_->output(), router_->output_open, "");
+  ReadRouter();
   absl::Status ready = router_->ReadReady();
   if (!ready.ok()) Fail("router", std::string(ready.message()));
-  OnGivenUp();
+  OnStarts();
   if (phase_ == Phase::kServing && router_->addresses().has_value() && link_ == nullptr) {
     OnListening();
   }
   if (phase_ == Phase::kServing && router_->all_live() && !ready_) BecomeReady();
   if (!router_gone_ && router_->process().Reap()) {
-    ReadOutput(router_->process().output_fd(), router_->output(), router_->output_open, "");
+    ReadRouter();
     OnRouterExit();
   }
   if (phase_ == Phase::kDraining && MonotonicNow() >= grace_until_) {
@@ -205,7 +222,7 @@ void Supervisor::OnGroup(Group& group) {
   auto read_all = [&] {
     for (size_t i = 0; i < group.ranks().size(); ++i) {
       Rank& rank = group.ranks()[i];
-      ReadOutput(rank.process.output_fd(), rank.output, rank.output_open, RankPrefix(group, i));
+      ReadOutput(rank.process.output_fd(), rank.output, rank.output_open, VoiceOf(group, i));
     }
   };
   read_all();
@@ -213,16 +230,42 @@ void Supervisor::OnGroup(Group& group) {
   std::optional<GroupDeath> death = group.Reap(phase_ == Phase::kServing, MonotonicNow());
   read_all();  // What a rank said between the first reading and its end.
   if (death.has_value() && phase_ != Phase::kEnding) OnGroupDeath(group, *death);
-  if (group.AllGone()) OnGroupGone(group);
+  if (!group.AllGone()) return;
+  OnGroupGone(group);
+  LetGo(group);
 }
 
-void Supervisor::OnGivenUp() {
-  for (GivenUpStart& start : router_->TakeGivenUp()) {
-    for (Group& group : groups_) {
-      if (group.name() != start.group || group.incarnation() != start.incarnation) continue;
-      if (group.state() == Group::State::kRunning) group.GiveUp(start.reason, MonotonicNow());
-    }
+void Supervisor::LetGo(Group& group) {
+  for (size_t i = 0; i < group.ranks().size(); ++i) {
+    const Voice voice = VoiceOf(group, i);
+    group.ranks()[i].output.LetGo(voice.name, voice.told, voice.sink);
   }
+}
+
+Supervisor::Voice Supervisor::VoiceOf(const Group& group, size_t rank) {
+  return {absl::StrCat(group.name(), " rank ", rank),
+          {group.told(), last_words_},
+          [this, prefix = RankPrefix(group, rank)](std::string_view line) {
+            outlet_.Line(prefix, line);
+          }};
+}
+
+void Supervisor::OnStarts() {
+  for (const JoiningStart& start : router_->TakeJoining()) {
+    if (Group* group = RunningStart(start.group, start.incarnation)) group->HeardOf();
+  }
+  for (GivenUpStart& start : router_->TakeGivenUp()) {
+    Group* group = RunningStart(start.group, start.incarnation);
+    if (group != nullptr) group->GiveUp(std::move(start.reason), MonotonicNow());
+  }
+}
+
+Group* Supervisor::RunningStart(const std::string& name, uint64_t incarnation) {
+  for (Group& group : groups_) {
+    bool same = group.name() == name && group.incarnation() == incarnation;
+    if (same && group.state() == Group::State::kRunning) return &group;
+  }
+  return nullptr;
 }
 
 void Supervisor::KillHung(Group& group) {
@@ -233,9 +276,11 @@ void Supervisor::KillHung(Group& group) {
 
 void Supervisor::OnGroupDeath(Group& group, const GroupDeath& death) {
   if (LeftBehind(death)) {
+    group.set_told(death.reason);
     Say(LogLevel::kInfo, "group_left_behind",
         {{"group", group.name()}, {"rank", death.rank}, {"reason", death.reason}});
   } else if (!EndsLaunch(death)) {  // else the same words are the last ones of this launch
+    group.set_told(death.reason);
     Say(LogLevel::kError, "group_died",
         {{"group", group.name()}, {"rank", death.rank}, {"reason", death.reason}});
   }
@@ -299,10 +344,9 @@ void Supervisor::Fail(const std::string& where, const std::string& what, int cod
   End(code);
 }
 
-void Supervisor::ReadOutput(int fd, ChildOutput& output, bool& open, const std::string& prefix) {
-  if (!open) return;
-  open =
-      output.Drain(fd, MonotonicNow(), [&](std::string_view line) { outlet_.Line(prefix, line); });
+void Supervisor::ReadOutput(int fd, ChildOutput& output, bool& open, const Voice& voice) {
+  output.LetGoOld(MonotonicNow(), voice.name, voice.told, voice.sink);
+  if (open) open = output.Drain(fd, MonotonicNow(), voice.sink);
 }
 
 void Supervisor::Say(LogLevel level, std::string_view event, const std::vector<LogField>& fields) {

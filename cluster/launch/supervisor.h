@@ -43,8 +43,9 @@ class Supervisor {
   void OnListening();
   void OnRouterExit();
   void OnGroup(Group& group);
-  // Starts that the router has given up: their ranks may hang.
-  void OnGivenUp();
+  // Starts that the router has heard of, and those that it has given up: their ranks may hang.
+  void OnStarts();
+  Group* RunningStart(const std::string& name, uint64_t incarnation);
   void KillHung(Group& group);
   void OnGroupDeath(Group& group, const GroupDeath& death);
   void OnGroupGone(Group& group);
@@ -60,9 +61,20 @@ class Supervisor {
   // End(code) with the last line on stderr: "kvern-launch: where: what".
   void Fail(const std::string& where, const std::string& what, int code = 1);
 
-  void ReadOutput(int fd, ChildOutput& output, bool& open, const std::string& prefix);
+  // Whose lines they are, what was or will be told of what it says, and where they go.
+  struct Voice {
+    std::string name;
+    std::vector<std::string> told;
+    ChildOutput::LineSink sink;
+  };
+  Voice RouterVoice();
+  Voice VoiceOf(const Group& group, size_t rank);
+  void ReadRouter();
+  void ReadOutput(int fd, ChildOutput& output, bool& open, const Voice& voice);
   void Say(LogLevel level, std::string_view event, const std::vector<LogField>& fields);
   bool AllGone() const;
+  // What a group's ranks said last, but for what was or will be told of them.
+  void LetGo(Group& group);
   std::string RankPrefix(const Group& group, size_t rank) const;
 
   LaunchConfig config_;

@@ -5,8 +5,10 @@
 #include <cerrno>
 #include <charconv>
 #include <cstring>
+#include <future>
 
 #include "cluster/base/check.h"
+#include "cluster/base/threads.h"
 
 namespace kvern {
 namespace {
@@ -84,6 +86,18 @@ void FillMessage(std::string& body, zmq_msg_t* message) {
 
 int SendFlags(bool more) { return more ? ZMQ_DONTWAIT | ZMQ_SNDMORE : ZMQ_DONTWAIT; }
 
+// libzmq ends the process when it gets no thread for its own two, with the first socket.
+absl::Status CheckThreads() {
+  std::promise<void> tried;  // both are there at once
+  absl::StatusOr<std::thread> first = StartThread([done = tried.get_future()] { done.wait(); });
+  absl::StatusOr<std::thread> second = StartThread([] {});
+  tried.set_value();
+  if (first.ok()) first->join();
+  if (second.ok()) second->join();
+  KVERN_RETURN_IF_ERROR(first.status());
+  return second.status();
+}
+
 }  // namespace
 
 std::shared_ptr<const void> Frame::Share() {
@@ -94,6 +108,7 @@ std::shared_ptr<const void> Frame::Share() {
 }
 
 absl::StatusOr<std::unique_ptr<NetContext>> NetContext::Create() {
+  KVERN_RETURN_IF_ERROR(CheckThreads());
   void* handle = zmq_ctx_new();
   if (handle == nullptr) return ZmqStatus("zmq_ctx_new");
   return std::unique_ptr<NetContext>(new NetContext(handle));

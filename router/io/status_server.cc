@@ -13,6 +13,8 @@
 #include <thread>
 #include <utility>
 
+#include "cluster/base/threads.h"
+
 namespace kvern {
 namespace {
 
@@ -131,11 +133,15 @@ class Server : public StatusServer {
   Server(tcp::endpoint endpoint, StatusSource* source)
       : acceptor_(context_, endpoint), source_(source) {
     Accept();
-    thread_ = std::thread([this] { context_.run(); });
   }
   ~Server() override {
     context_.stop();
-    thread_.join();
+    if (thread_.joinable()) thread_.join();
+  }
+
+  absl::Status Run() {
+    KVERN_ASSIGN_OR_RETURN(thread_, StartThread([this] { context_.run(); }));
+    return absl::OkStatus();
   }
 
   std::string address() const override {
@@ -205,7 +211,9 @@ absl::StatusOr<std::unique_ptr<StatusServer>> StatusServer::Start(const std::str
                                                                   StatusSource* source) {
   KVERN_ASSIGN_OR_RETURN(tcp::endpoint endpoint, ParseAddress(address));
   try {  // The acceptor says by exception that the port is taken.
-    return std::make_unique<Server>(endpoint, source);
+    auto server = std::make_unique<Server>(endpoint, source);
+    KVERN_RETURN_IF_ERROR(server->Run());
+    return server;
   } catch (const boost::system::system_error& error) {
     return Unavailable("cannot listen on ", address, ": ", error.code().message());
   }

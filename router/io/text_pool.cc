@@ -1,14 +1,22 @@
 #include "router/io/text_pool.h"
 
+#include "cluster/base/threads.h"
+
 namespace kvern {
 
 TextPool::TextPool(const Tokenizer* tokenizer, absl::StatusOr<ChatTemplate> chat_template,
-                   size_t threads, size_t capacity, const WakeUp* done)
+                   size_t capacity, const WakeUp* done)
     : tokenizer_(tokenizer),
       chat_template_(std::move(chat_template)),
       done_(done),
-      jobs_(capacity) {
-  for (size_t i = 0; i < threads; ++i) threads_.emplace_back([this] { Run(); });
+      jobs_(capacity) {}
+
+absl::Status TextPool::Start(size_t threads) {
+  while (threads_.size() < threads) {
+    KVERN_ASSIGN_OR_RETURN(std::thread thread, StartThread([this] { Run(); }));
+    threads_.push_back(std::move(thread));
+  }
+  return absl::OkStatus();
 }
 
 TextPool::~TextPool() {

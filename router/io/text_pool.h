@@ -22,12 +22,15 @@ class TextPool {
   // `tokenizer` and `done` outlive the pool. `chat_template` may be an error: it is what requests
   // with messages are refused with. `done` is notified when answers can be taken. At most
   // `capacity` jobs are in the pool at once.
-  TextPool(const Tokenizer* tokenizer, absl::StatusOr<ChatTemplate> chat_template, size_t threads,
-           size_t capacity, const WakeUp* done);
+  TextPool(const Tokenizer* tokenizer, absl::StatusOr<ChatTemplate> chat_template, size_t capacity,
+           const WakeUp* done);
   // Forgets the jobs that no thread has begun.
   ~TextPool();
   TextPool(const TextPool&) = delete;
   TextPool& operator=(const TextPool&) = delete;
+
+  // Once. ResourceExhausted when the system gives less than `threads` threads.
+  absl::Status Start(size_t threads);
 
   // REQUIRES: fewer than `capacity` jobs are in the pool.
   void Submit(Tokenize job);

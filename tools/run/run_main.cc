@@ -8,6 +8,7 @@
 #include "cluster/base/exit_codes.h"
 #include "cluster/base/hardware_note.h"
 #include "cluster/base/options.h"
+#include "router/text/chat_template.h"
 #include "tools/run/run_session.h"
 #include "worker/engine/rank_options.h"
 
@@ -35,7 +36,8 @@ CommandLine Parse(int argc, char** argv) {
   options.Count("default-max-tokens", "N", "max_tokens of a request without",
                 &line.default_max_tokens, 1, kMaxSeqLen);
   options.String("chat-template", "NAME", "built-in template instead of the model's",
-                 &line.chat_template);
+                 &line.chat_template,
+                 [](std::string_view name) { return ChatTemplate::ByName(name).status(); });
   AddRankOptions(options, line.rank);
   options.Logging();
   options.ParseOrExit(argc, argv);

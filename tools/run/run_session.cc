@@ -57,9 +57,8 @@ absl::Status RunSession::OpenText() {
   if (!options_.chat_template.empty() && !chat.ok()) {
     return InvalidArgument("--chat-template: ", chat.status().message());
   }
-  text_pool_ =
-      std::make_unique<TextPool>(&*tokenizer_, std::move(chat), /*threads=*/1, kMaxOpen, &wake_);
-  return absl::OkStatus();
+  text_pool_ = std::make_unique<TextPool>(&*tokenizer_, std::move(chat), kMaxOpen, &wake_);
+  return text_pool_->Start(/*threads=*/1);
 }
 
 absl::Status RunSession::OpenGroup() {

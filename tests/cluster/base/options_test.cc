@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "cluster/base/variables.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -156,6 +157,17 @@ TEST(OptionsEnvironmentTest, FlagsAreOneOrZero) {
 TEST(OptionsEnvironmentTest, RefusalsNameTheVariable) {
   EXPECT_EQ(ParseBoth({}, {{"KVERN_THREADS", "0"}}).error,
             "KVERN_THREADS: '0' is not a whole number from 1 to 64");
+}
+
+TEST(VariablesTest, SlipsAreKnownByWhatTheyLookLike) {
+  auto unknown = UnknownVariables({"KVERN_KV_MEMORY", "KVERN_TEST_ANY", "PATH", "KVERN_KV_BLOKCS",
+                                   "KVERN_PORT_5570_TCP", "KVERN_ROUTER_SERVICE_HOST", "KVERN_TPP",
+                                   "KVERN_XY", "KVERNX"});
+  std::vector<std::pair<std::string, std::string>> pairs;
+  for (const UnknownVariable& each : unknown) pairs.emplace_back(each.name, each.nearest);
+  EXPECT_THAT(pairs, ::testing::ElementsAre(::testing::Pair("KVERN_KV_BLOKCS", "KVERN_KV_BLOCKS"),
+                                            ::testing::Pair("KVERN_TPP", "KVERN_TP"),
+                                            ::testing::Pair("KVERN_XY", "")));
 }
 
 TEST(OptionsTest, PositionalOnlyWhereWanted) {

@@ -45,6 +45,37 @@ TEST(ChildOutput, KeepsTheFirstError) {
   EXPECT_EQ(output.first_error_time(), 7);
 }
 
+TEST(ChildOutput, LastWordsAreHeldBackAndSaidUnlessTheyWereTold) {
+  ChildOutput output;
+  EXPECT_EQ(Lines(output, "kvern-worker: error a log line\n", 1).size(), 1u);
+  EXPECT_EQ(output.held_until(), kTimeMax);
+  EXPECT_TRUE(Lines(output, "kvern-worker: group-0 rank 1: the cause\nmore\n", 5).empty());
+  EXPECT_TRUE(Lines(output, "kvern-worker: the cause\nkvern-worker: else\n", 6).empty());
+  EXPECT_EQ(output.held_until(), 5 + kLastWordsHeld);
+  std::vector<std::string> lines;
+  auto sink = [&](std::string_view line) { lines.emplace_back(line); };
+  output.LetGoOld(4 + kLastWordsHeld, "group-0 rank 1", {}, sink);
+  EXPECT_TRUE(lines.empty());
+  output.LetGo("group-0 rank 1", {"", "group-0 rank 0: the cause"}, sink);
+  EXPECT_EQ(lines, (std::vector<std::string>{"more", "kvern-worker: else"}));
+  lines.clear();
+  // Who takes longer to die than they are held back says them no more often.
+  EXPECT_TRUE(Lines(output, "kvern-worker: again\nkvern-worker: the cause\n", 5).empty());
+  output.LetGoOld(5 + kLastWordsHeld, "group-0 rank 1", {"group-0 rank 0: the cause"}, sink);
+  EXPECT_EQ(lines, std::vector<std::string>{"kvern-worker: again"});
+  // One that says more goes on.
+  EXPECT_EQ(Lines(
+                output,
+                [] {
+                  std::string many;
+                  for (size_t i = 0; i <= kMaxLastWords; ++i) many += "kvern-worker: x\n";
+                  return many;
+                }(),
+                9)
+                .size(),
+            kMaxLastWords + 1);
+}
+
 TEST(ChildOutput, BoundsALine) {
   ChildOutput output;
   std::vector<std::string> lines = Lines(output, std::string(100'000, 'x') + "\nend\n", 1);

@@ -40,6 +40,22 @@ LaunchConfig Parse(std::vector<std::string> arguments) {
   return ParseLaunchConfig(static_cast<int>(argv.size()), argv.data());
 }
 
+// A rank joins when it has loaded its model, and nobody but the operator knows how long that takes.
+TEST(Group, MayLoadForAsLongAsItTakesUnlessALimitIsGiven) {
+  for (const char* limit : {"", "5s"}) {
+    std::vector<std::string> arguments = {"--model", "none.gguf"};
+    if (*limit != '\0') arguments.insert(arguments.end(), {"--join-timeout", limit});
+    const LaunchConfig config = Parse(arguments);
+    Group group(0);
+    ASSERT_TRUE(group.Start(config, "tcp://127.0.0.1:9", 1, kSecond).ok());
+    EXPECT_EQ(group.hung_at(), *limit == '\0' ? kTimeMax : 6 * kSecond);
+    group.HeardOf();
+    EXPECT_EQ(group.hung_at(), kTimeMax);
+    group.Kill();
+    while (group.ranks()[0].process.running()) group.Reap(/*comes_back=*/true, kSecond);
+  }
+}
+
 TEST(LaunchConfig, SplitsOptionsByWhoseTheyAre) {
   LaunchConfig config =
       Parse({"--model", "m.gguf", "--tp", "2", "--queue-entries", "7", "--kv-blocks", "64",

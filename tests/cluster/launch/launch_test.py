@@ -130,6 +130,8 @@ class LaunchTest(unittest.TestCase):
         self.assertEqual(launch.wait(), 1)
         self.assertEqual(launch.last_error_line(),
                          "kvern-launch: group-0 rank 1: model.gguf: tensor 'x' is cut off")
+        self.assertEqual(launch.stderr.count("is cut off"), 1, launch.stderr)
+        self.assertIn("group-0 rank 1 | kvern-worker: a later error\n", launch.stderr)
         self.assert_nothing_left()
 
     def test_usage_error_of_a_child_is_one_of_the_launch(self):
@@ -141,7 +143,7 @@ class LaunchTest(unittest.TestCase):
     def test_router_that_cannot_start_ends_the_launch(self):
         launch = self.launch(fault="router_exit:1:kvern-router: cannot listen", ready=False)
         self.assertEqual(launch.wait(), 1)
-        self.assertEqual(launch.last_error_line(), "kvern-launch: router: cannot listen")
+        self.assertEqual(launch.stderr, "kvern-launch: router: cannot listen\n")
         self.assert_nothing_left()
 
     def test_missing_program_is_named(self):
@@ -199,9 +201,12 @@ class LaunchTest(unittest.TestCase):
         self.assertEqual(after["group-0", "0"], before["group-0", "0"])
 
     def give_up(self, *starts):
-        lines = [json.dumps({"given_up": group, "incarnation": int(incarnation), "reason": "silent"})
-                 for group, incarnation in starts]
-        (self.folder / "given_up.part").write_text("".join(line + "\n" for line in lines))
+        self.say(*({"given_up": group, "incarnation": int(incarnation), "reason": "silent"}
+                   for group, incarnation in starts))
+
+    def say(self, *lines):
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        (self.folder / "given_up.part").write_text(text)
         (self.folder / "given_up.part").rename(self.folder / "given_up")
         wait_for((self.folder / "said").exists, "the router said so")
 
@@ -223,6 +228,25 @@ class LaunchTest(unittest.TestCase):
                      ("group-0", before["group-0", "0"][1]))
         wait_for(lambda: self.all_ranks(instead_of=before), "the group is back")
         self.assertEqual(launch.stderr.count("group_hung"), 1)
+
+    def test_a_group_of_which_no_rank_joins_is_killed_and_another_is_not(self):
+        launch = self.launch("--replicas", 2, "--join-timeout", "15s")
+        before = wait_for(lambda: self.all_ranks(4), "four ranks")
+        self.say({"joining": "group-0", "incarnation": int(before["group-0", "0"][1])},
+                 {"joining": "group-1", "incarnation": int(before["group-0", "0"][1])})
+        after = wait_for(
+            lambda: self.all_but_the_same(4, before, ("group-1", "0")), "group-1 is back")
+        self.assertEqual(after["group-0", "1"], before["group-0", "1"])
+        self.assertIn("group_hung group=group-1 reason=\"no rank has joined the router within 15 s "
+                      "(--join-timeout)\"", launch.stderr)
+
+    def test_a_launch_none_of_whose_ranks_joins_ends(self):
+        launch = self.launch("--join-timeout", "1s", ready=False)
+        self.assertEqual(launch.wait(), 1)
+        self.assertIn("kvern-launch: group-0 rank 0: no rank has joined the router within 1 s "
+                      "(--join-timeout)", launch.stderr)
+        self.assertEqual(launch.stderr.count("group_hung"), 3)
+        self.assert_nothing_left()
 
     def leave(self, group, *ranks):
         for rank in ranks:
@@ -351,134 +375,35 @@ class LaunchTest(unittest.TestCase):
             launch.kill()
             launch.communicate()
 
-    def test_usage(self):
-        for arguments, text in (
-                (["--model", "m", "--queue-seconds", "0"],
-                 "--queue-seconds: '0' is not a whole number from 1 to 86400"),
-                (["--model", "m", "--device", "gpu"],
-                 "--device: 'gpu', allowed: cpu, cuda, emulated, auto"),
-                (["--model", "m", "--tp", "0"], "--tp: '0' is not a whole number from 1 to 64"),
-                (["--model", "m", "--threads", "9999"],
-                 "--threads: '9999' is not a whole number from 1 to 1024"),
-                (["--model", "m", "--kv-blocks", "0"],
-                 "--kv-blocks: '0' is not a whole number from 1 to 2147483648"),
-                (["--model", "m", "--max-batch-tokens", "65537"],
-                 "--max-batch-tokens: '65537' is not a whole number from 1 to 65536"),
-                (["--model", "m", "--max-seq-len", "1"],
-                 "--max-seq-len: '1' is not a whole number from 2 to 16777216"),
-                (["--model", "m", "--default-max-tokens", "99999999"],
-                 "--default-max-tokens: '99999999' is not a whole number from 1 to 16777216"),
-                (["--model", "m", "--queue-entries", "1048577"],
-                 "--queue-entries: '1048577' is not a whole number from 1 to 1048576"),
-                (["--model", "m", "--kv-memory", "1GB"], "--kv-memory: '1GB' is not a size"),
-                (["--model", "m", "--kv-memory", "0"], "--kv-memory: '0', allowed: more than 0"),
-                (["--model", "m", "--kv-memory", "1GiB", "--kv-blocks", "9"], "--kv-blocks: not"),
-                (["--model", "m", "--ready-fd", "77"], "--ready-fd: '77' is not an open"),
-                ([], "--model: needed")):
-            with self.subTest(arguments):
-                done = subprocess.run([LAUNCH, *arguments], capture_output=True, text=True)
-                self.assertEqual(done.returncode, 2)
-                self.assertIn("kvern-launch: " + text, done.stderr)
-                self.assertEqual(done.stdout, "")
-
-    def test_refusals_of_all_programs_name_option_value_and_what_is_allowed(self):
-        model = "tests/golden/tiny/llama_gqa"
-        router, worker = ["kvern-router", "--model", model], ["kvern-worker", "--model", model]
-        for arguments, code, text in (
-                ([*router, "--listen", "foo"], 2,
-                 "--listen: 'foo', allowed: tcp://127.0.0.1:PORT, ipc://PATH"),
-                ([*router, "--worker-listen", "tcp://10.0.0.1:1"], 2,
-                 "--worker-listen: 'tcp://10.0.0.1:1' is not a loopback address"),
-                ([*router, "--status", "foo"], 2,
-                 "--status: 'foo' is not an address and a port, allowed: 127.0.0.1:PORT"),
-                ([*router, "--status", "0.0.0.0:5599"], 2,
-                 "--status: '0.0.0.0:5599' is not a loopback address, allowed: 127.0.0.1:PORT"),
-                ([*router, "--tenants", "/nope"], 1, "--tenants: cannot open /nope: No such file"),
-                (["kvern-launch", "--model", model, "--listen", "foo"], 2,
-                 "--listen: 'foo', allowed: tcp://127.0.0.1:PORT, ipc://PATH"),
-                (["kvern-launch", "--model", model, "--status", "foo"], 2,
-                 "router: --status: 'foo' is not an address and a port"),
-                ([*worker, "--router", "foo"], 2,
-                 "--router: 'foo', allowed: tcp://HOST:PORT, ipc://PATH"),
-                ([*worker, "--router", "tcp://127.0.0.1:1", "--device", "emulated", "--gpu-index",
-                  "8"], 2, "--gpu-index: 8, allowed: 0 to 7 (with --device emulated"),
-                (["kvern-run", "--model", model, "--device", "emulated", "--tp", "9"], 2,
-                 "--tp: 9, allowed: 1 to 8 (with --device emulated"),
-                (["kvern-chat", "--endpoint", "foo"], 2,
-                 "--endpoint: 'foo', allowed: tcp://HOST:PORT, ipc://PATH"),
-                (["kvern-chat", "--endpoint", "tcp://127.0.0.1:x"], 2,
-                 "--endpoint: 'tcp://127.0.0.1:x': its port is not a number from 0 to 65535"),
-                (["kvern-sim", "--load", "1", "--workload", "trace:/nope"], 1,
-                 "--workload: '/nope' is not a regular file")):
-            with self.subTest(arguments):
-                done = subprocess.run([BIN / arguments[0], *arguments[1:]], capture_output=True,
-                                      text=True, stdin=subprocess.DEVNULL)
-                self.assertEqual(done.returncode, code, done.stderr)
-                self.assertIn(f"{arguments[0]}: {text}", done.stderr)
-
-    def test_scripts_refuse_what_they_do_not_know_before_they_do_anything(self):
-        for arguments, text in (
-                (["quickstart", "--bogus"], "--bogus: unknown option, allowed: --help, or a QUESTION"),
-                (["quickstart", "a", "b"], "unexpected argument 'b', allowed: one QUESTION"),
-                (["test", "--bogus"], "'--bogus', allowed: fast, all, asan, tsan, fuzz"),
-                (["test", "fuzz", "long"], "fuzz 'long', allowed: a whole number of seconds"),
-                (["build", "--bogus"], "preset '--bogus', allowed: release, asan, tsan, fuzz"),
-                (["build", "release", "--bogus"], "target '--bogus', allowed: names of targets"),
-                (["setup", "--bogus"], "unknown option '--bogus', allowed: --fuzz, --cuda"),
-                (["fetch_model", "--bogus"], "unexpected argument '--bogus'"),
-                (["gpu_check", "build", "--bogus"], "'--bogus', allowed: the name of a folder")):
-            with self.subTest(arguments):
-                done = subprocess.run(["tools/" + arguments[0], *arguments[1:]], capture_output=True,
-                                      text=True, timeout=20)
-                self.assertEqual(done.returncode, 2, done.stderr)
-                self.assertEqual(done.stdout, "")
-                self.assertIn(f"{arguments[0]}: {text}", done.stderr)
-
-    def help_of(self, program):
-        return subprocess.run([BIN / program, "--help"], capture_output=True, text=True,
-                              check=True).stdout
-
-    def test_help_says_each_default_once_and_in_words(self):
-        for program in ("kvern-launch", "kvern-router", "kvern-worker", "kvern-run", "kvern-chat",
-                        "kvern-sim", "kvern-tokenizer"):
-            for line in self.help_of(program).splitlines():
-                with self.subTest(program, line=line):
-                    self.assertLessEqual(line.count("(default"), 1)
-                    self.assertNotRegex(line, r"default:? (-|[0-9]{10})")
-
-    def test_help_of_the_launcher_says_the_defaults_of_its_parts(self):
-        def defaults(program):
-            found = re.findall(r"^  --(\S+) .*\(default:? ([^():]*)[):]", self.help_of(program), re.M)
-            return dict(found)
-        launch = defaults("kvern-launch")
-        for part, names in (
-                ("kvern-router", {"queue-entries", "queue-bytes", "queue-seconds", "stream-window",
-                                  "default-max-tokens", "default-ttft-deadline", "client-buffer",
-                                  "slow-reader-timeout", "log-level", "listen", "status"}),
-                ("kvern-worker", {"max-batch-tokens", "kv-memory", "device"})):
-            its = defaults(part)
-            for name in names:
-                with self.subTest(name):
-                    self.assertEqual(launch.get(name, "not said"), its[name])
-
-    def test_help_fits_a_screen(self):
-        done = subprocess.run([LAUNCH, "--help"], capture_output=True, text=True, check=True)
-        lines = done.stdout.splitlines()
-        self.assertLessEqual(len(lines), 40)
-        self.assertLessEqual(max(map(len, lines)), 100)
-
-    def test_versions_say_what_has_run_on_hardware(self):
-        on_hardware = "Nothing here has run on hardware" not in pathlib.Path("docs/kernels.md").read_text()
-        for program in "kvern-launch", "kvern-worker", "kvern-run":
-            done = subprocess.run([BIN / program, "--version"], capture_output=True, text=True, check=True)
-            lines = done.stdout.splitlines()
-            self.assertRegex(lines[0], program + r" [0-9]+\.[0-9]+\.[0-9]+$")
-            gpu = [line for line in lines if line.startswith("cuda: ")]
-            self.assertEqual(len(gpu), 1)
-            self.assertEqual("not yet on hardware" not in gpu[0], on_hardware)
-            # Of the source, since nobody knows here what was built of it.
-            for line in lines[1:]:
-                self.assertIn(": this source has been ", line)
+    def test_variables_that_are_nobodys_are_warned_of_once(self):
+        options = {option for program in ("kvern-launch", "kvern-router", "kvern-worker")
+                   for option in re.findall(r"^  --([a-z-]+)", subprocess.run(
+                       [BIN / program, "--help"], capture_output=True, text=True).stdout, re.M)}
+        known = {"KVERN_" + option.replace("-", "_").upper(): ""
+                 for option in options - {"help", "version"}}
+        # And what the sources read by themselves.
+        read = {name for folder in ("cluster", "router", "worker", "kernels")
+                for source in pathlib.Path(folder).rglob("*.cc")
+                for name in re.findall(r'"(KVERN_[A-Z_]+)"', source.read_text())}
+        self.assertIn("KVERN_EMULATED_MEMORY", read)
+        known.update({name: "" for name in read})
+        slips = {"KVERN_KV_MEMROY": "1GiB", "KVERN_ANYTHING_AT_ALL": "1",
+                 "KVERN_SERVICE_HOST": "10.0.0.1"}
+        program = Program(self.family, [
+            self.folder / "kvern-launch", "--model", "model.gguf", "--tp", "1"],
+            environment={**known, **slips, "KVERN_TEST_FOLDER": str(self.folder)})
+        self.addCleanup(program.close)
+        ranks = wait_for(lambda: self.all_ranks(1), "the rank runs")
+        said = [line for line in program.stderr.splitlines() if "unknown_variable" in line]
+        self.assertEqual(said, [
+            "kvern-launch: warning unknown_variable_ignored name=KVERN_KV_MEMROY "
+            "nearest=KVERN_KV_MEMORY",
+            "kvern-launch: warning unknown_variable_ignored name=KVERN_ANYTHING_AT_ALL"])
+        # Its children do not get them.
+        (pid, _), = ranks.values()
+        environment = pathlib.Path(f"/proc/{pid}/environ").read_bytes()
+        self.assertNotIn(b"KVERN_KV_MEMROY", environment)
+        self.assertIn(b"KVERN_SERVICE_HOST", environment)
 
 
 if __name__ == "__main__":

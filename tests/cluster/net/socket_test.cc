@@ -16,6 +16,7 @@
 #include "cluster/base/clock.h"
 #include "cluster/net/connection_watch.h"
 #include "cluster/net/poller.h"
+#include "tests/cluster/base/no_more_threads.h"
 
 namespace kvern {
 namespace {
@@ -64,6 +65,12 @@ class SocketTest : public ::testing::Test {
   std::unique_ptr<NetContext> context_;
   SocketOptions options_;
 };
+
+// libzmq would end the process.
+TEST(NetContext, ASystemWithoutThreadsIsAnError) {
+  NoMoreThreads none;
+  EXPECT_EQ(NetContext::Create().status().code(), absl::StatusCode::kResourceExhausted);
+}
 
 TEST_F(SocketTest, MessagesGoBothWays) {
   RouterSocket router = Bind();

@@ -147,6 +147,7 @@ TEST_F(ProgramTest, ItAnnouncesItselfAndItsGroupsAndDrains) {
   EXPECT_THAT(addresses_["status"].get<std::string>(), StartsWith("127.0.0.1:"));
   EXPECT_FALSE(std::filesystem::exists(ready_file_));
   DealerSocket worker = JoinGroup();
+  EXPECT_EQ(ReadLine(ready_[0]), "{\"joining\":\"group-0\",\"incarnation\":3}");
   EXPECT_EQ(ReadLine(ready_[0]), "{\"ready\":true}");
   EXPECT_EQ(ReadLine(output_[0]), "ready " + addresses_["endpoint"].get<std::string>());
   std::ifstream file(ready_file_);
@@ -169,6 +170,7 @@ TEST_F(ProgramTest, ItAnnouncesItselfAndItsGroupsAndDrains) {
 TEST_F(ProgramTest, AStartThatIsGivenUpIsSaidToTheLauncher) {
   StartListening();
   DealerSocket worker = JoinGroup();
+  EXPECT_EQ(ReadLine(ready_[0]), "{\"joining\":\"group-0\",\"incarnation\":3}");
   EXPECT_EQ(ReadLine(ready_[0]), "{\"ready\":true}");
   Send(worker, EncodeWorkerToRouter(TinyJoin("group-0", 4)));
   EXPECT_EQ(

@@ -7,6 +7,7 @@
 
 #include "cluster/base/clock.h"
 #include "router/io/text_filters.h"
+#include "tests/cluster/base/no_more_threads.h"
 #include "tests/router/text/small_vocab.h"
 
 namespace kvern {
@@ -35,8 +36,17 @@ class TextPoolTest : public ::testing::Test {
   WakeUp wake_ = WakeUp::Create().value();
 };
 
+TEST_F(TextPoolTest, ASystemWithoutThreadsIsAnError) {
+  TextPool pool(&tokenizer_, ChatTemplate::ByName("chatml"), 1, &wake_);
+  NoMoreThreads none;
+  absl::Status status = pool.Start(2);
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("cannot start another thread"));
+}
+
 TEST_F(TextPoolTest, EveryJobIsAnsweredOnce) {
-  TextPool pool(&tokenizer_, ChatTemplate::ByName("chatml"), 3, 100, &wake_);
+  TextPool pool(&tokenizer_, ChatTemplate::ByName("chatml"), 100, &wake_);
+  ASSERT_TRUE(pool.Start(3).ok());
   for (uint64_t i = 0; i < 100; ++i) pool.Submit({{0, i}, std::string(i + 1, 'b')});
   std::set<uint64_t> seen;
   for (const Tokenized& answer : TakeAll(pool, 100)) {
@@ -48,7 +58,8 @@ TEST_F(TextPoolTest, EveryJobIsAnsweredOnce) {
 }
 
 TEST_F(TextPoolTest, ErrorsNameTheirCause) {
-  TextPool pool(&tokenizer_, FailedPrecondition("no template; give --chat-template"), 1, 4, &wake_);
+  TextPool pool(&tokenizer_, FailedPrecondition("no template; give --chat-template"), 4, &wake_);
+  ASSERT_TRUE(pool.Start(1).ok());
   pool.Submit({{0, 1}, std::vector<ChatMessage>{{"user", "hi"}}});
   pool.Submit({{0, 2}, std::string("\xFF")});
   std::vector<Tokenized> answers = TakeAll(pool, 2);
@@ -60,7 +71,8 @@ TEST_F(TextPoolTest, ErrorsNameTheirCause) {
 }
 
 TEST_F(TextPoolTest, ItEndsWithJobsLeft) {
-  TextPool pool(&tokenizer_, ChatTemplate::ByName("chatml"), 1, 1000, &wake_);
+  TextPool pool(&tokenizer_, ChatTemplate::ByName("chatml"), 1000, &wake_);
+  ASSERT_TRUE(pool.Start(1).ok());
   for (uint64_t i = 0; i < 1000; ++i) pool.Submit({{0, i}, std::string(1000, 'b')});
 }
 

@@ -177,6 +177,7 @@ TEST(RunProgram, OneBadLineNeverStopsTheOthers) {
   EXPECT_EQ(details["available_blocks"], 100);
   // With 8 choices of this prompt: 6 + 8 * ceil((4 + 172) / 16) = 94.
   EXPECT_EQ(details["largest_total_tokens"], 100 + 172);
+  EXPECT_EQ(details["needed_total_tokens"], 100 + 400);
 }
 
 TEST(RunProgram, AModelThatCannotBeServedIsExitOne) {

@@ -8,6 +8,7 @@
 
 #include "cluster/base/check.h"
 #include "cluster/base/clock.h"
+#include "cluster/base/threads.h"
 
 namespace kvern {
 namespace {
@@ -29,11 +30,11 @@ uint64_t DrawNonZero() {
 
 // Signals are the program's affair: none is delivered to the thread of a library.
 template <typename Function>
-std::thread StartWithoutSignals(Function function) {
+absl::StatusOr<std::thread> StartWithoutSignals(Function function) {
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::thread thread(std::move(function));
+  absl::StatusOr<std::thread> thread = StartThread(std::move(function));
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return thread;
 }
@@ -61,7 +62,8 @@ absl::StatusOr<std::shared_ptr<ClientConnection>> ClientConnection::Start(
                          ClientLink::Open(*connection->context_, options.endpoint));
   connection->SayHello();
   connection->last_heard_ = MonotonicNow();
-  connection->thread_ = StartWithoutSignals([raw = connection.get()] { raw->Run(); });
+  KVERN_ASSIGN_OR_RETURN(connection->thread_,
+                         StartWithoutSignals([raw = connection.get()] { raw->Run(); }));
   return connection;
 }
 
