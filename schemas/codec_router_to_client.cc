@@ -84,6 +84,7 @@ Body Put(Builder& builder, const RequestError& error) {
   if (from.needed_blocks) details.add_needed_blocks(*from.needed_blocks);
   if (from.available_blocks) details.add_available_blocks(*from.available_blocks);
   if (from.largest_total_tokens) details.add_largest_total_tokens(*from.largest_total_tokens);
+  if (from.needed_total_tokens) details.add_needed_total_tokens(*from.needed_total_tokens);
   details.add_still_open(from.still_open);
   if (from.credit) details.add_credit(*from.credit);
   auto details_offset = details.Finish();
@@ -177,18 +178,12 @@ RequestError Read(const wire::RequestError& wire, Checks& checks) {
   error.message = checks.Text("message", wire.message(), kMaxErrorTextBytes);
   const wire::ErrorDetails* details = wire.details();
   if (details == nullptr) return error;
-  auto copy = [](const flatbuffers::Optional<uint64_t>& from, std::optional<uint64_t>* to) {
-    if (from.has_value()) *to = *from;
-  };
-  copy(details->retry_after_ms(), &error.details.retry_after_ms);
-  copy(details->needed_blocks(), &error.details.needed_blocks);
-  copy(details->available_blocks(), &error.details.available_blocks);
-  copy(details->largest_total_tokens(), &error.details.largest_total_tokens);
   error.details.still_open = details->still_open();
   error.details.retry_after_ms = ToStd(details->retry_after_ms());
   error.details.needed_blocks = ToStd(details->needed_blocks());
   error.details.available_blocks = ToStd(details->available_blocks());
   error.details.largest_total_tokens = ToStd(details->largest_total_tokens());
+  error.details.needed_total_tokens = ToStd(details->needed_total_tokens());
   error.details.credit = ToStd(details->credit());
   return error;
 }

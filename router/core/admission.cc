@@ -209,6 +209,7 @@ Refusal RouterImpl::CheckFits(uint64_t prompt_tokens, uint32_t max_tokens, uint3
 
   Refusal refusal{ErrorCode::kNeverFits, "", {}};
   refusal.details.needed_blocks = need;
+  refusal.details.needed_total_tokens = total;
   refusal.details.largest_total_tokens = config_.max_seq_len;
   if (largest > 0) {
     refusal.details.available_blocks = largest;

@@ -33,7 +33,7 @@ void RouterImpl::DispatchWaiting() {
     FindCandidates();
     if (candidates_.empty()) return;  // all are at their quota
     Request& head = *candidates_[0];
-    Group* group = BestGroup(head);
+    Group* group = GroupFor(head);
     if (group != nullptr) {
       if (TooLate(*group, head)) continue;
       queue_.AdvanceTo(head);
@@ -82,7 +82,7 @@ Hold RouterImpl::AheadHold(const Request& request) const {
 
 bool RouterImpl::TooLate(const Group& group, Request& request) {
   if (group.running.empty()) return false;  // never by prediction alone
-  Duration prefill = FirstTokenTime(groups_.load(group.index), request);
+  Duration prefill = groups_.load(group.index).FirstTokenTime(now_, request.prompt_tokens);
   if (now_ + prefill <= request.ttft_deadline) return false;
   Fail(request, {ErrorCode::kDeadlineExceeded,
                  absl::StrCat(request.TtftName(), " would pass: it waited ",
@@ -98,7 +98,7 @@ bool RouterImpl::Backfill(Request& head) {
     Hold hold = PassHold(head, request);
     waits_for_service_ = waits_for_service_ || hold.why == Why::kAhead;
     if (!hold.none()) continue;
-    Group* group = BestGroup(request);
+    Group* group = GroupFor(request);
     if (group == nullptr || now_ >= request.ttft_deadline) continue;
     if (TooLate(*group, request)) return true;
     ++head.passed;
@@ -128,6 +128,8 @@ void RouterImpl::DispatchTo(Group& group, Request& request) {
   drain_.free_blocks -= std::min(drain_.free_blocks, blocks);
   group.unanswered.Add(request.prompt_tokens);
   request.tenant->running_blocks += request.need.tokens_pool();
+  Duration whole = static_cast<Duration>(request.expected_tokens) * group.steps.MeanStep(now_);
+  NoteQuotaRelease(request, whole, whole);
   Charge(*request.tenant, request.band, request.prompt_tokens);
   SetTimer(request, request.deadline);
 

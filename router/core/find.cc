@@ -18,9 +18,10 @@ std::string TextOf(const Hold& hold) {
     case Why::kNone:
       return "has room by now and may be tried at the next dispatch";
     case Why::kPeak:
-      return absl::StrCat("would need ", Blocks(hold.value), " as expected, allowed: ", hold.limit);
+      return absl::StrCat("would then need ", Blocks(hold.value),
+                          " as expected, allowed: ", hold.limit);
     case Why::kWorstCase:
-      return absl::StrCat("would need ", Blocks(hold.value), " at worst, it has ", hold.limit);
+      return absl::StrCat("would then need ", Blocks(hold.value), " at worst, it has ", hold.limit);
     case Why::kPrefill:
       return absl::StrCat("has ", hold.value, " prompt tokens to prefill, allowed: ", hold.limit);
     case Why::kRunning:
@@ -54,6 +55,47 @@ std::string TextOf(const Hold& hold) {
   return "";
 }
 
+std::string NeedOf(const Request& request) {
+  uint64_t worst = request.need.tokens_pool();
+  std::string text = absl::StrCat("needs ", Blocks(worst));
+  if (request.expected_blocks != worst) {
+    absl::StrAppend(&text, " at worst, ", request.expected_blocks, " as expected");
+  }
+  return text;
+}
+
+// RequestStatus::waits_for.
+std::string_view WordOf(Why why) {
+  switch (why) {
+    case Why::kNone:
+      return "dispatch";
+    case Why::kPeak:
+    case Why::kWorstCase:
+      return "blocks";
+    case Why::kPrefill:
+      return "prefill";
+    case Why::kRunning:
+      return "running";
+    case Why::kBreaker:
+      return "failures";
+    case Why::kSilent:
+      return "silence";
+    case Why::kDraining:
+    case Why::kNotLive:
+      return "group";
+    case Why::kTooSmall:
+      return "larger_group";
+    case Why::kQuota:
+      return "tenant_quota";
+    case Why::kPassed:
+    case Why::kLarge:
+    case Why::kAhead:
+      return "turn";
+  }
+  KVERN_CHECK(false) << static_cast<int>(why);
+  return "";
+}
+
 }  // namespace
 
 bool RouterImpl::IsOpen(const RequestId& id) {
@@ -68,6 +110,7 @@ absl::StatusOr<RequestStatus> RouterImpl::Find(const RequestId& id) {
   const Request& request = **requests_.Find(id);
   RequestStatus status;
   status.needed_blocks = request.need.tokens_pool();
+  status.expected_blocks = request.expected_blocks;
   for (size_t i = 0; i < groups_.size(); ++i) {
     Group& group = groups_.at(i);
     if (!group.open()) continue;
@@ -100,11 +143,16 @@ void RouterImpl::FindQueued(const Request& request, RequestStatus& status) {
       request, [this](const Request& r, uint64_t more) { return QuotaHold(r, more).none(); });
   const Request& oldest = *request.tenant->lines[request.band].first;
   if (Hold quota = QuotaHold(oldest); !quota.none()) {
-    status.reason = absl::StrCat(&oldest == &request ? "" : "the oldest of its tenant ", "needs ",
-                                 Blocks(oldest.need.tokens_pool()), "; its tenant ", TextOf(quota));
-    return;
+    status.reason = absl::StrCat(&oldest == &request ? "" : "the oldest of its tenant ",
+                                 NeedOf(oldest), "; its tenant ", TextOf(quota));
+    status.waits_for = WordOf(quota.why);
+  } else {
+    WhyQueued(request, status);
   }
-  status.reason = WhyQueued(request, status.queue_position);
+  SetExpectedWait(request, status);
+}
+
+void RouterImpl::SetExpectedWait(const Request& request, RequestStatus& status) {
   bool work = false;   // some group takes work
   bool might = false;  // such as this
   for (size_t i = 0; i < groups_.size(); ++i) {
@@ -120,31 +168,39 @@ void RouterImpl::FindQueued(const Request& request, RequestStatus& status) {
   } else if (!might) {
     status.reason += "; no group that takes work can hold it";
   } else {
-    wait = PredictWait(request);
+    if (std::optional<Wait> predicted = PredictWait(request)) wait = predicted->time;
     if (!wait) status.reason += "; no speed is known yet";
   }
   if (wait) status.expected_wait_ms = static_cast<uint64_t>(*wait / kMillisecond);
 }
 
-std::string RouterImpl::WhyQueued(const Request& request, uint64_t ahead) {
+void RouterImpl::WhyQueued(const Request& request, RequestStatus& status) {
   FindCandidates();
   const Request& head = *candidates_.at(0);
-  if (&head == &request) return WhyNoGroup(request);
-  std::string why = absl::StrCat(ahead, ahead == 1 ? " request is" : " requests are",
-                                 " ahead, the first ", WhyNoGroup(head));
+  auto say = [&status](std::string_view before, NoGroup why) {
+    absl::StrAppend(&status.reason, ToAbsl(before), why.text);
+    status.waits_for = WordOf(why.soonest);
+  };
+  if (&head == &request) return say("", WhyNoGroup(request));
+  uint64_t ahead = status.queue_position;
+  status.reason = absl::StrCat(ahead, ahead == 1 ? " request is" : " requests are",
+                               " ahead, the first ", WhyNoGroup(head).text);
   if (std::ranges::count(candidates_, &request) == 0) {
-    return absl::StrCat(why, "; this one is not among the ", candidates_.size() - 1,
-                        " that may pass");
+    status.waits_for = "turn";
+    absl::StrAppend(&status.reason, "; this one is not among the ", candidates_.size() - 1,
+                    " that may pass");
+    return;
   }
   Hold pass = PassHold(head, request);
-  if (pass.why == Why::kPassed) return absl::StrCat(why, "; it ", TextOf(pass));
-  if (pass.why == Why::kQuota || pass.why == Why::kAhead)
-    return absl::StrCat(why, "; the tenant of this one ", TextOf(pass));
-  if (!pass.none()) return absl::StrCat(why, "; this one ", TextOf(pass));
-  return absl::StrCat(why, "; this one ", WhyNoGroup(request));
+  if (pass.none()) return say("; this one ", WhyNoGroup(request));
+  std::string_view who = "; this one ";
+  if (pass.why == Why::kPassed) who = "; it ";
+  if (pass.why == Why::kQuota || pass.why == Why::kAhead) who = "; the tenant of this one ";
+  absl::StrAppend(&status.reason, ToAbsl(who), TextOf(pass));
+  status.waits_for = WordOf(pass.why);
 }
 
-std::string RouterImpl::WhyNoGroup(const Request& request) {
+RouterImpl::NoGroup RouterImpl::WhyNoGroup(const Request& request) {
   struct Kind {
     const Group* nearest = nullptr;
     Hold hold;
@@ -160,14 +216,17 @@ std::string RouterImpl::WhyNoGroup(const Request& request) {
     kind.nearest = &group;
     kind.hold = hold;
   }
-  std::string text = absl::StrCat("needs ", Blocks(request.need.tokens_pool()));
-  if (groups_.size() == 0) absl::StrAppend(&text, "; no group has joined");
+  NoGroup why{NeedOf(request)};
+  if (groups_.size() == 0) absl::StrAppend(&why.text, "; no group has joined");
+  bool first = true;
   for (const Kind& kind : kinds) {
     if (kind.groups == 0) continue;
-    absl::StrAppend(&text, "; group ", kind.nearest->name, " ", TextOf(kind.hold));
-    if (kind.groups > 1) absl::StrAppend(&text, " (", kind.groups - 1, " more alike)");
+    if (first) why.soonest = kind.hold.why;
+    first = false;
+    absl::StrAppend(&why.text, "; group ", kind.nearest->name, " ", TextOf(kind.hold));
+    if (kind.groups > 1) absl::StrAppend(&why.text, " (", kind.groups - 1, " more alike)");
   }
-  return text;
+  return why;
 }
 
 }  // namespace kvern::router

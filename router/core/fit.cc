@@ -38,6 +38,10 @@ Hold WithinOr(Why why, const PoolBlocks& blocks, const PoolBlocks& limit) {
   return {why, blocks.tokens_pool(), limit.tokens_pool()};
 }
 
+uint32_t Saturated(uint64_t count) {
+  return static_cast<uint32_t>(std::min<uint64_t>(count, UINT32_MAX));
+}
+
 uint64_t Milliseconds(Duration time) { return static_cast<uint64_t>(time / kMillisecond); }
 
 }  // namespace
@@ -169,23 +173,37 @@ GroupLoad RouterImpl::LoadOf(const Group& group) const {
   load.takes_work = group.open();
   if (!load.takes_work) return load;
   load.busy = !group.running.empty();
-  load.share =
-      (group.ledger->worst_case().tokens_pool() << 20) / group.ledger->total().tokens_pool();
-  load.chunk = ChunkOf(group);
-  load.backlog = PrefillBacklog(group);
+  load.share = Saturated((group.ledger->worst_case().tokens_pool() << 20) /
+                         group.ledger->total().tokens_pool());
+  load.chunk = Saturated(ChunkOf(group));
+  load.backlog = Saturated(PrefillBacklog(group));
   load.speed = group.steps.speed();
-  load.rows = group.running.size();
-  load.slowness = group.slowness;
+  load.rows = Saturated(group.running.size());
+  load.slowness = Saturated(group.slowness);
   return load;
 }
 
 void RouterImpl::NoteLoad(const Group& group) { groups_.NoteLoad(group, LoadOf(group)); }
 
-Duration RouterImpl::FirstTokenTime(const GroupLoad& load, const Request& request) const {
-  // What is at the group, and nothing that may overtake it later: this decides who is dropped.
-  uint64_t tokens = load.backlog + request.prompt_tokens;
-  // The step under way ends first.
-  return load.speed.Prefill(now_, tokens, load.chunk) + (load.busy ? load.speed.MeanStep(now_) : 0);
+Group* RouterImpl::GroupFor(const Request& request) {
+  Group* best = BestGroup(request);
+  if (best == nullptr || best->running.empty()) return best;
+  if (now_ + groups_.load(best->index).FirstTokenTime(now_, request.prompt_tokens) <=
+      request.ttft_deadline) {
+    return best;
+  }
+  Group* idle = IdleInTime(request);
+  return idle == nullptr ? best : idle;
+}
+
+Group* RouterImpl::IdleInTime(const Request& request) {
+  for (size_t i = 0; i < groups_.size(); ++i) {
+    const GroupLoad& load = groups_.load(i);
+    if (!load.takes_work || load.busy) continue;
+    if (now_ + IdlePrefill(load, request) > request.ttft_deadline) continue;
+    if (HoldOf(groups_.at(i), request).none()) return &groups_.at(i);
+  }
+  return nullptr;
 }
 
 Group* RouterImpl::BestGroup(const Request& request) {
@@ -202,39 +220,50 @@ Group* RouterImpl::BestGroup(const Request& request) {
   return nullptr;
 }
 
-Duration RouterImpl::FinishTime(const GroupLoad& load, const Request& request) const {
+uint32_t RouterImpl::LeastSlowness() const {
+  uint32_t least = DecodeCost::kLikeOthers;
+  for (size_t i = 0; i < groups_.size(); ++i) {
+    const GroupLoad& load = groups_.load(i);
+    if (load.takes_work && load.speed.known(now_)) least = std::min(least, load.slowness);
+  }
+  return least;
+}
+
+inline Duration RouterImpl::DecodeTime(const GroupLoad& load, const Request& request,
+                                       uint32_t slowness_of_unknown) const {
   // Steps as they will be beside what runs now: the mean of those that were tells as much of what
   // ran beside, long after that ended.
-  Duration others = decode_cost_.Step((load.rows + request.n) * StepSpeed::kRowParts);
-  uint64_t slowness = load.speed.known(now_) ? load.slowness : DecodeCost::kLikeOthers;
+  Duration others = decode_cost_.Step((uint64_t{load.rows} + request.n) * StepSpeed::kRowParts);
+  uint64_t slowness = load.speed.known(now_) ? load.slowness : slowness_of_unknown;
   uint64_t decode = static_cast<uint64_t>(others) * request.expected_tokens;
   constexpr uint64_t kMost = static_cast<uint64_t>(kTimeMax) / 4;
   auto time = static_cast<unsigned __int128>(decode) * slowness / DecodeCost::kLikeOthers;
-  return FirstTokenTime(load, request) +
-         static_cast<Duration>(std::min<unsigned __int128>(time, kMost));
+  return static_cast<Duration>(std::min<unsigned __int128>(time, kMost));
 }
 
 Group* RouterImpl::BestOfUntried(const Request& request, bool emptiest) {
   // Predicted finish; of those that finish at about the same time the smallest share of its blocks
   // promised, then order.
-  auto untried = [&](size_t i) {
-    return groups_.load(i).takes_work && std::ranges::count(tried_, i) == 0;
-  };
-  Duration latest = kTimeMax;
-  finishes_.assign(groups_.size(), 0);
-  for (size_t i = 0; i < groups_.size() && !emptiest; ++i) {
-    if (!untried(i)) continue;
-    Duration finish = FinishTime(groups_.load(i), request);
-    finishes_[i] = finish;
-    finish += finish / kAlikeFinish;
+  // A group of which nothing is known may be the quickest, and is known once it has run something.
+  const uint32_t unknown = emptiest ? 0 : LeastSlowness();
+  constexpr Duration kNever = kTimeMax;
+  Duration latest = kNever - 1;
+  finishes_.assign(groups_.size(), kNever);
+  for (size_t i = 0; i < groups_.size(); ++i) {
+    const GroupLoad& load = groups_.load(i);
+    if (!load.takes_work || std::ranges::count(tried_, i) != 0) continue;
+    finishes_[i] = emptiest ? 0 : DecodeTime(load, request, unknown);
+    if (finishes_[i] > latest) continue;
+    if (!emptiest) finishes_[i] += load.FirstTokenTime(now_, request.prompt_tokens);
+    Duration finish = finishes_[i] + finishes_[i] / kAlikeFinish;
     if (finish < latest && StandingHold(groups_.at(i), request).none()) latest = finish;
   }
   Group* best = nullptr;
-  uint64_t share = 0;
+  uint32_t share = 0;
   for (size_t i = 0; i < groups_.size(); ++i) {
-    const GroupLoad& load = groups_.load(i);
-    if (!untried(i) || (best != nullptr && load.share >= share)) continue;
     if (finishes_[i] > latest) continue;
+    const GroupLoad& load = groups_.load(i);
+    if (best != nullptr && load.share >= share) continue;
     Group& group = groups_.at(i);
     if (!StandingHold(group, request).none()) continue;
     best = &group;

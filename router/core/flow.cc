@@ -122,9 +122,10 @@ uint32_t RouterImpl::CreditOf(Tenant& tenant) {
   Request next;
   next.tenant = &tenant;
   next.expected_blocks = 1;
+  next.need = 1;
   next.prompt_tokens = 1;
   Duration limit = std::min(config_.default_ttft_deadline, config_.queue_wait_max);
-  if (PredictWait(next).value_or(0) > limit) return 0;
+  if (PredictWait(next).value_or(Wait{}).time > limit) return 0;
   return static_cast<uint32_t>(share - tenant.waiting);
 }
 

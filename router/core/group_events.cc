@@ -94,6 +94,7 @@ void RouterImpl::BeginIncarnation(Group& group, const Join& join) {
   group.ranks.assign(world, Join{});
   group.peers.assign(world, 0);
   group.first_join = now_;
+  out_->joining.push_back({group.name, group.incarnation});
   SetGroupTimer(group, now_ + std::min(kJoinPatience, config_.join_timeout));
 }
 

@@ -72,18 +72,30 @@ struct Unanswered {
 };
 
 // What the choice among the groups asks of each, side by side for all of them: it is made for every
-// request, and a group's own entry is large.
-struct GroupLoad {
+// request, and a group's own entry is large. Counts beyond 32 bits are taken for the most there
+// are.
+struct alignas(64) GroupLoad {
+  StepSpeed speed;
+  uint32_t share = 0;       // of its blocks promised, in 2^-20
+  uint32_t chunk = 0;       // tokens that a step prefills
+  uint32_t backlog = 0;     // tokens to prefill
+  uint32_t rows = 0;        // that a step decodes: what runs, each taken for one choice
+  uint32_t slowness = 0;    // Group::slowness
   bool takes_work = false;  // Group::open(); if not, nothing else is set
   bool busy = false;        // something runs on it
-  uint64_t share = 0;       // of its blocks promised, in 2^-20
-  uint64_t chunk = 0;       // tokens that a step prefills
-  uint64_t backlog = 0;     // tokens to prefill
-  uint64_t rows = 0;        // that a step decodes: what runs, each taken for one choice
-  StepSpeed speed;
-  uint64_t slowness = 0;  // Group::slowness
+
+  // Until a prompt of so many tokens is computed there and its first token drawn, beside what is
+  // at the group and nothing that may overtake it later: this decides who is dropped.
+  Duration FirstTokenTime(Time now, uint32_t prompt_tokens) const {
+    uint64_t tokens = uint64_t{backlog} + prompt_tokens;
+    // The step under way ends first. Where first tokens are late it mostly prefills, so the mean of
+    // all steps it is: with what decoding alone takes, 1 to 4 % fewer are in time at twice the
+    // capacity.
+    return speed.Prefill(now, tokens, chunk) + (busy ? speed.MeanStep(now) : 0);
+  }
   friend bool operator==(const GroupLoad&, const GroupLoad&) = default;
 };
+static_assert(sizeof(GroupLoad) == 64);  // one line of memory
 
 // A group keeps its entry over incarnations, so that its size stays known while it restarts.
 struct Group {

@@ -22,42 +22,68 @@ void RouterImpl::RefreshDrain() {
   Duration age =
       std::max(kSnapshotAge, static_cast<Duration>(drain_.requests) * kSnapshotAgePerRequest);
   if (drain_.taken && now_ - drain_.taken_at < age) return;
+  for (Tenant* tenant : drain_.limited) tenant->releases.Clear();
   drain_ = Drain();
   drain_.taken = true;
   drain_.taken_at = now_;
-  Duration backlog = 0;
-  uint64_t unmeasured = 0;  // backlog of groups that just came: they are taken for others' like
+  PrefillLeft left[kNumMeasures];
+  Measure best = Measure::kNone;
   for (size_t i = 0; i < groups_.size(); ++i) {
     Group& group = groups_.at(i);
-    if (!WorkHold(group).none()) continue;
+    const bool works = WorkHold(group).none();
+    DrainRequests(group, works);
+    drain_.requests += group.running.size();
+    if (!works) continue;
     ++drain_.groups;
-    const bool measured = group.steps.known(now_);
-    if (measured || drain_.sample == nullptr) drain_.sample = &group;
-    if (measured) {
-      backlog += PrefillTime(group, PrefillBacklog(group));
-    } else {
-      unmeasured += PrefillBacklog(group);
+    const Measure measure = MeasureOf(group);
+    if (drain_.sample == nullptr || measure >= best) {
+      best = measure;
+      drain_.sample = &group;
     }
+    PrefillLeft& its = left[static_cast<size_t>(measure)];
+    its.tokens += PrefillBacklog(group);
+    its.time += PrefillTime(group, PrefillBacklog(group));
     uint64_t limit = StandardLimit(group).tokens_pool();
     drain_.free_blocks += limit - std::min(limit, ReservedBlocks(group).tokens_pool());
-    Duration step = group.steps.MeanStep(now_);
-    drain_.requests += group.running.size();
-    for (Request* request : group.running) {
-      Foresee(*request);
-      uint64_t produced = std::min(request->Produced(), request->expected_tokens);
-      auto steps = static_cast<Duration>(request->expected_tokens);
-      auto rest = steps - static_cast<Duration>(produced);
-      uint64_t blocks =
-          request->guaranteed() ? request->need.tokens_pool() : ExpectedFinalBlocks(*request);
-      drain_.curve.Add(request->answered ? 0 : rest * step, steps * step, blocks);
-    }
   }
   if (drain_.groups == 0) return;
-  backlog += PrefillTime(*drain_.sample, unmeasured);
+  // Groups that are measured less well than the best are taken for its like: they just came.
+  Duration backlog = left[static_cast<size_t>(best)].time;
+  for (size_t less = 0; less < static_cast<size_t>(best); ++less) {
+    backlog += PrefillTime(*drain_.sample, left[less].tokens);
+  }
   drain_.prefill_backlog = backlog / static_cast<Duration>(drain_.groups);
 }
 
-std::optional<Duration> RouterImpl::PredictWait(const Request& request) {
+RouterImpl::Measure RouterImpl::MeasureOf(const Group& group) const {
+  if (!group.steps.known(now_)) return Measure::kNone;
+  return now_ < group.steps.speed().trusted_until ? Measure::kTrusted : Measure::kOnce;
+}
+
+void RouterImpl::DrainRequests(const Group& group, bool works) {
+  Duration step = group.steps.MeanStep(now_);
+  for (Request* request : group.running) {
+    Foresee(*request);
+    uint64_t produced = std::min(request->Produced(), request->expected_tokens);
+    auto steps = static_cast<Duration>(request->expected_tokens);
+    auto rest = steps - static_cast<Duration>(produced);
+    Duration delay = request->answered ? 0 : rest * step;
+    NoteQuotaRelease(*request, delay, steps * step);
+    if (!works) continue;
+    uint64_t blocks =
+        request->guaranteed() ? request->need.tokens_pool() : ExpectedFinalBlocks(*request);
+    drain_.curve.Add(delay, steps * step, blocks);
+  }
+}
+
+void RouterImpl::NoteQuotaRelease(const Request& request, Duration delay, Duration whole) {
+  Tenant& tenant = *request.tenant;
+  if (tenant.config.max_blocks == 0) return;
+  if (tenant.releases.empty()) drain_.limited.push_back(&tenant);
+  tenant.releases.Add(delay, whole, request.need.tokens_pool());
+}
+
+std::optional<RouterImpl::Wait> RouterImpl::PredictWait(const Request& request) {
   RefreshDrain();
   Ahead ahead = queue_.AheadOf(request);
   if (drain_.groups == 0 || !drain_.sample->steps.known(now_)) return std::nullopt;
@@ -70,7 +96,25 @@ std::optional<Duration> RouterImpl::PredictWait(const Request& request) {
   uint64_t others =
       ahead.prompt_tokens - std::min<uint64_t>(ahead.prompt_tokens, request.prompt_tokens);
   Duration for_prefill = drain_.prefill_backlog + PrefillTime(*drain_.sample, others) / groups;
-  return std::max(for_blocks, for_prefill);
+  Duration for_groups = PrefillAtOnce(request) ? 0 : std::max(for_blocks, for_prefill);
+  Duration for_quota = WaitForQuota(request, ahead, drain_.sample->steps.MeanStep(now_));
+  return Wait{std::max(for_groups, for_quota), for_quota > for_groups};
+}
+
+Duration RouterImpl::WaitForQuota(const Request& request, const Ahead& ahead, Duration step) const {
+  const Tenant& tenant = *request.tenant;
+  uint64_t most = tenant.config.max_blocks;
+  uint64_t wanted = tenant.running_blocks + ahead.own_worst_blocks;
+  if (most == 0 || wanted <= most) return 0;
+  Duration wait = tenant.releases.UntilByTurns(wanted - most);
+  if (wait != kTimeMax) return wait;
+  return TurnsOf(request, wanted - most, most, step);  // all of its tenant's are yet to start
+}
+
+Duration RouterImpl::TurnsOf(const Request& request, uint64_t blocks, uint64_t of, Duration step) {
+  constexpr unsigned __int128 kLongest = kTimeMax / 2;
+  auto turn = static_cast<unsigned __int128>(step) * request.expected_tokens;
+  return static_cast<Duration>(std::min(turn * blocks / of, kLongest));
 }
 
 RouterImpl::Rate RouterImpl::RateOf(const Group& group) const {
@@ -83,7 +127,8 @@ void RouterImpl::KeepRate(const Group& group) {
   if (rate.speed.known_until > last_rate_.speed.known_until) last_rate_ = rate;
 }
 
-std::optional<Duration> RouterImpl::WaitAtLastRate(const Request& request) const {
+std::optional<Duration> RouterImpl::WaitAtLastRate(const Request& request) {
+  RefreshDrain();
   Rate last = last_rate_;
   for (size_t i = 0; i < groups_.size(); ++i) {
     Rate rate = RateOf(groups_.at(i));
@@ -92,18 +137,37 @@ std::optional<Duration> RouterImpl::WaitAtLastRate(const Request& request) const
   if (last.blocks == 0) return std::nullopt;
   last.speed.known_until = kTimeMax;  // it is too old to decide by, and the best there is to tell
   Ahead ahead = queue_.AheadOf(request);
-  // What finds no free blocks waits for turns of those that do; a turn is as long as an answer.
   uint64_t beyond = ahead.blocks - std::min(ahead.blocks, last.blocks);
-  auto turn = static_cast<unsigned __int128>(last.speed.mean) * request.expected_tokens;
-  unsigned __int128 for_blocks = turn * beyond / last.blocks;
+  Duration for_blocks = TurnsOf(request, beyond, last.blocks, last.speed.mean);
   uint64_t others =
       ahead.prompt_tokens - std::min<uint64_t>(ahead.prompt_tokens, request.prompt_tokens);
   Duration for_prefill = last.speed.Prefill(now_, others, last.chunk);
-  unsigned __int128 longest = kTimeMax;
-  return std::max(static_cast<Duration>(std::min(for_blocks, longest)), for_prefill);
+  return std::max({for_blocks, for_prefill, WaitForQuota(request, ahead, last.speed.mean)});
+}
+
+std::optional<Duration> RouterImpl::PrefillAtOnce(const Request& request) const {
+  if (request.phase == Phase::kQueued) return std::nullopt;  // it was not sent there
+  auto may = [this](const Request& other) { return QuotaHold(other).none(); };
+  if (queue_.AnyBefore(request.band, may)) return std::nullopt;
+  std::optional<Duration> least;
+  for (size_t i = 0; i < groups_.size(); ++i) {
+    const GroupLoad& load = groups_.load(i);
+    if (!load.takes_work || load.busy) continue;
+    Duration prefill = IdlePrefill(load, request);
+    // A group's own entry is looked at last: there may be thousands.
+    if (least && prefill >= *least) continue;
+    if (StandingHold(groups_.at(i), request).none()) least = prefill;
+  }
+  return least;
+}
+
+Duration RouterImpl::IdlePrefill(const GroupLoad& load, const Request& request) const {
+  if (now_ >= load.speed.trusted_until) return 0;  // else nothing would put it right
+  return load.speed.Prefill(now_, request.prompt_tokens, load.chunk);
 }
 
 Duration RouterImpl::OwnPrefill(const Request& request) {
+  if (std::optional<Duration> at_once = PrefillAtOnce(request)) return *at_once;
   RefreshDrain();
   if (drain_.groups == 0) return 0;
   uint64_t tokens = request.prompt_tokens;
@@ -113,7 +177,7 @@ Duration RouterImpl::OwnPrefill(const Request& request) {
 }
 
 Refusal RouterImpl::CheckWait(const Request& request) {
-  std::optional<Duration> wait = PredictWait(request);
+  std::optional<Wait> wait = PredictWait(request);
   if (!wait) return {};  // no group is live, or none has said how fast it is: until the deadline
   Duration prefill = OwnPrefill(request);
   Duration budget = request.ttft_deadline - now_;
@@ -131,16 +195,18 @@ Refusal RouterImpl::CheckWait(const Request& request) {
             {}};
   }
   Duration limit = std::min(budget - prefill, config_.queue_wait_max);
-  if (*wait <= limit) return {};
+  if (wait->time <= limit) return {};
   std::string why = limit == config_.queue_wait_max
                         ? "the service's --queue-seconds"
                         : absl::StrCat(deadline(), ", the prefill takes ", MillisecondsUp(prefill));
-  Refusal refusal{
-      ErrorCode::kOverloaded,
-      absl::StrCat("the wait for KV blocks and prefill is expected to be ", MillisecondsUp(*wait),
-                   " ms, allowed: ", limit / kMillisecond, " (", why, ")"),
-      {}};
-  refusal.details.retry_after_ms = Jittered(*wait - limit);
+  std::string what = wait->for_quota ? absl::StrCat("for this tenant's own blocks, at most ",
+                                                    request.tenant->config.max_blocks, " at once,")
+                                     : "for KV blocks and prefill";
+  Refusal refusal{ErrorCode::kOverloaded,
+                  absl::StrCat("the wait ", what, " is expected to be ", MillisecondsUp(wait->time),
+                               " ms, allowed: ", limit / kMillisecond, " (", why, ")"),
+                  {}};
+  refusal.details.retry_after_ms = Jittered(wait->time - limit);
   return refusal;
 }
 

@@ -48,4 +48,13 @@ Duration ReleaseCurve::Until(uint64_t blocks) const {
   return at_rate;
 }
 
+Duration ReleaseCurve::UntilByTurns(uint64_t blocks) const {
+  if (blocks == 0 || total_ == 0) return Until(blocks);
+  uint64_t turns = (blocks - 1) / total_;
+  auto turn = static_cast<unsigned __int128>(kRateSpan) * total_ / std::max<uint64_t>(rate_, 1);
+  constexpr unsigned __int128 kLongest = kTimeMax / 2;
+  return Until(blocks - turns * total_) +
+         static_cast<Duration>(std::min(std::min(turn, kLongest) * turns, kLongest));
+}
+
 }  // namespace kvern::router

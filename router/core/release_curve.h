@@ -12,12 +12,16 @@ namespace kvern::router {
 class ReleaseCurve {
  public:
   void Clear();
+  bool empty() const { return total_ == 0; }
   // `blocks` come free after `delay`, of the `whole` time for which they are held.
   void Add(Duration delay, Duration whole, uint64_t blocks);
 
   // The time until `blocks` have come free, those of later requests included: beyond what runs now,
   // the rate at which it ends goes on. kTimeMax: nothing runs.
   Duration Until(uint64_t blocks) const;
+  // The same of few requests, which end one by one and not at a rate: what ends is followed by its
+  // like at once, so that beyond what runs now a turn begins like the one before.
+  Duration UntilByTurns(uint64_t blocks) const;
 
  private:
   // Four buckets per doubling, from a millisecond up.

@@ -10,6 +10,9 @@
 namespace kvern::router {
 namespace {
 
+// Requests of a report whose memory is asked for before it is needed.
+constexpr size_t kRequestsAhead = 4;
+
 double Milliseconds(Duration duration) { return static_cast<double>(duration) / 1e6; }
 
 // What the worker may say about logprobs, given what was asked.
@@ -28,6 +31,21 @@ bool LogprobsMatch(const Request& request, const TokenRun& run, uint32_t vocab_s
 }
 
 }  // namespace
+
+void RouterImpl::PrefetchReport(PeerId rank, size_t stage) {
+  const Group* group = groups_.FindByPeer(rank);
+  if (group == nullptr) return;
+  if (stage == 0) return Prefetch(group);
+  if (stage == 1) {
+    Prefetch(group->peers.data());
+    Prefetch(group->ranks.data());
+    Prefetch(group->heard.data());
+    return;
+  }
+  for (size_t i = 0; i < std::min(kRequestsAhead, group->heard.size()); ++i) {
+    Prefetch(group->heard[i], Request::kHotBytes);
+  }
+}
 
 void RouterImpl::OnReport(PeerId peer, StepReport report) {
   Group* group = groups_.FindByPeer(peer);
@@ -88,10 +106,9 @@ std::string RouterImpl::ReportFault(const Group& group, const StepReport& report
 }
 
 std::string RouterImpl::TakeRuns(Group& group, StepReport& report) {
-  constexpr size_t kAhead = 4;  // requests whose memory is asked for before it is needed
-  size_t place = 0;             // in the list of the report before
+  size_t place = 0;  // in the list of the report before
   hearing_.clear();
-  for (size_t i = 0; i < std::min(kAhead, group.heard.size()); ++i) {
+  for (size_t i = 0; i < std::min(kRequestsAhead, group.heard.size()); ++i) {
     Prefetch(group.heard[i], Request::kHotBytes);
   }
   for (TokenRun& run : report.runs) {
@@ -100,7 +117,8 @@ std::string RouterImpl::TakeRuns(Group& group, StepReport& report) {
     bool same = place < heard.size() && heard[place]->id == run.request_id;
     Request* likely = same ? heard[place++] : nullptr;
     Request* request = FindRunning(group, likely, run.request_id, run.epoch);
-    if (place + kAhead < heard.size()) Prefetch(heard[place + kAhead], Request::kHotBytes);
+    size_t ahead = place + kRequestsAhead;
+    if (ahead < heard.size()) Prefetch(heard[ahead], Request::kHotBytes);
     if (request == nullptr) {
       ++counters_.stale_runs;
       continue;

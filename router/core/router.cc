@@ -195,6 +195,7 @@ void Router::Flush(Time now, RouterEffects& effects) { impl_->Flush(now, effects
 Time Router::NextDeadline() const { return impl_->NextDeadline(); }
 bool Router::Drained() const { return impl_->Drained(); }
 RouterStatus Router::Status(Time now) { return impl_->Status(now); }
+void Router::PrefetchReport(PeerId rank, size_t stage) { impl_->PrefetchReport(rank, stage); }
 RouterBooks Router::Books(Time now, PeerId rank) { return impl_->Books(now, rank); }
 uint64_t Router::ReservedBlocks(PeerId rank) { return impl_->ReservedBlocks(rank); }
 CapacityReply Router::Capacity() { return impl_->Capacity(); }

@@ -131,19 +131,27 @@ struct GroupGivenUp {
   Incarnation incarnation = 0;
   std::string reason;
 };
+// The first rank of a start has joined: from here on the router tells which ranks stay away.
+struct GroupJoining {
+  std::string group;
+  Incarnation incarnation = 0;
+};
 struct RouterEffects {
   // Per client in order. Deltas are coalesced: one message per client and turn, but what is
   // delivered before another message to the same client also goes out before it.
   std::vector<ToClient> to_clients;
   std::vector<ToWorker> to_workers;  // mostly one Commands message per group
   std::vector<Tokenize> tokenize;
-  std::vector<GroupGivenUp> given_up;  // for whoever watches the processes
+  // For whoever watches the processes.
+  std::vector<GroupJoining> joining;
+  std::vector<GroupGivenUp> given_up;
   std::vector<Note> notes;
 
   void Clear() {
     to_clients.clear();
     to_workers.clear();
     tokenize.clear();
+    joining.clear();
     given_up.clear();
     notes.clear();
   }
@@ -225,17 +233,21 @@ struct RouterBooks {
 };
 // GET /v1/requests/{id}: where a request is and why it waits.
 struct RequestStatus {
-  std::string state;  // "tokenizing", "queued", "running", "unread"
-  uint64_t needed_blocks = 0;
-  uint64_t free_blocks = 0;  // of the live group with the most free
-  // Time until it is dispatched. Absent when no rate is known, while no group that takes work could
-  // ever hold it, and while its tenant's max_blocks holds it: what these take is not predicted.
+  std::string state;             // "tokenizing", "queued", "running", "unread"
+  uint64_t needed_blocks = 0;    // at worst: with all of max_tokens in every choice
+  uint64_t expected_blocks = 0;  // what the router counts on; of a guaranteed one the worst case
+  // Total less GroupStatus::reserved_blocks, of the group that takes work with the most of them.
+  uint64_t free_blocks = 0;
+  // Time until it is dispatched. Absent when no rate is known, and while no group that takes work
+  // could ever hold it: what that takes is not predicted.
   std::optional<uint64_t> expected_wait_ms;
   // Requests that would be dispatched before it if the groups had room for all. Those that their
   // own tenant's max_blocks holds are not counted, but for those of its own tenant and priority.
   uint64_t queue_position = 0;
   std::string group;   // when running
   std::string reason;  // why it waits
+  // The reason in a word (router/core/find.cc lists them); empty when it is not queued.
+  std::string waits_for;
   // No group takes work: the wait is from when one does, at the rate that was measured last.
   bool wait_at_last_rate = false;
 };
@@ -255,6 +267,12 @@ class Router {
 
   // Takes one event and appends its effects. `now` never goes back.
   void Step(Time now, RouterEvent event, RouterEffects& effects);
+
+  // Asks for the memory that the next report of `rank` will need. In stages, each looking where the
+  // one before has led, so that none waits: stage 0 before it by as many reports as there are
+  // stages, the last by one. Changes nothing.
+  static constexpr size_t kPrefetchStages = 3;
+  void PrefetchReport(PeerId rank, size_t stage);
 
   // Call once after the events of one turn, or when NextDeadline has passed: ends what is overdue,
   // then sends what the turn made possible (dispatches to groups, coalesced deltas to clients).

@@ -39,6 +39,7 @@ class RouterImpl {
   Time NextDeadline() const { return timers_.Next(); }
   bool Drained() const;
   RouterStatus Status(Time now);
+  void PrefetchReport(PeerId rank, size_t stage);
   RouterBooks Books(Time now, PeerId rank);
   uint64_t ReservedBlocks(PeerId rank);
   CapacityReply Capacity();
@@ -76,10 +77,15 @@ class RouterImpl {
 
   // ---- find.cc
   void FindQueued(const Request& request, RequestStatus& status);
+  void WhyQueued(const Request& request, RequestStatus& status);
+  struct NoGroup {
+    std::string text;
+    Why soonest = Why::kNotLive;  // the first kind of hold that is told
+  };
+  void SetExpectedWait(const Request& request, RequestStatus& status);
   // What it needs, and what keeps each group from taking it: for each kind of hold, the group that
   // is nearest to its end.
-  std::string WhyNoGroup(const Request& request);
-  std::string WhyQueued(const Request& request, uint64_t ahead);
+  NoGroup WhyNoGroup(const Request& request);
 
   // ---- client_events.cc
   void OnHello(PeerId peer, const Hello& hello);
@@ -136,25 +142,47 @@ class RouterImpl {
   GroupLoad LoadOf(const Group& group) const;
   // After every change of what LoadOf says; Audit compares.
   void NoteLoad(const Group& group);
-  // From its dispatch to its first token.
-  Duration FirstTokenTime(const GroupLoad& load, const Request& request) const;
+  // Where the request goes; null: it fits nowhere now. If its first token would come too late on
+  // the best group, an idle one takes it that may be in time, though the end is expected later
+  // there.
+  Group* GroupFor(const Request& request);
+  Group* IdleInTime(const Request& request);
   // The group where the request fits and is expected to finish first; null: it fits nowhere now.
   Group* BestGroup(const Request& request);
   // Whether it fits or not. Null: there is none but those in `tried_`. O(groups), some ns each.
   Group* BestOfUntried(const Request& request, bool emptiest);
-  // Until the last token of the request is expected from there.
-  Duration FinishTime(const GroupLoad& load, const Request& request) const;
+  // From its first token until its last is expected from there.
+  Duration DecodeTime(const GroupLoad& load, const Request& request,
+                      uint32_t slowness_of_unknown) const;
+  // Of the quickest group that is known; DecodeCost::kLikeOthers at most.
+  uint32_t LeastSlowness() const;
 
   // ---- predict.cc
   void RefreshDrain();
+  void DrainRequests(const Group& group, bool works);
+  // Its blocks count as its tenant's again after `delay`, of the `whole` time for which they are
+  // held.
+  void NoteQuotaRelease(const Request& request, Duration delay, Duration whole);
+  struct Wait {
+    Duration time = 0;
+    bool for_quota = false;  // it is its tenant's max_blocks that takes longest
+  };
   // Until it is dispatched; absent when no group takes work or its speed is not known.
-  std::optional<Duration> PredictWait(const Request& request);
+  std::optional<Wait> PredictWait(const Request& request);
+  // Until its tenant's own releases let it start. O(1).
+  Duration WaitForQuota(const Request& request, const Ahead& ahead, Duration step) const;
+  // What finds no free blocks waits for turns of those that do; a turn is as long as an answer.
+  static Duration TurnsOf(const Request& request, uint64_t blocks, uint64_t of, Duration step);
   // The same when no group takes work: from when one does, at the rate that was measured last, on
   // that group and with nothing on it. Absent when none was ever measured.
-  std::optional<Duration> WaitAtLastRate(const Request& request) const;
+  std::optional<Duration> WaitAtLastRate(const Request& request);
   // Before what is known of the group's speed goes.
   void KeepRate(const Group& group);
   Duration OwnPrefill(const Request& request);
+  // Its prefill on a group that is idle and would take it in this turn; 0 where what is known of
+  // the group's speed is no reason not to try. Absent: there is none. O(groups), some ns each.
+  std::optional<Duration> PrefillAtOnce(const Request& request) const;
+  Duration IdlePrefill(const GroupLoad& load, const Request& request) const;
   Refusal CheckWait(const Request& request);
   uint64_t Jittered(Duration wait);
   // Until half of what waits will have been dispatched.
@@ -269,16 +297,30 @@ class RouterImpl {
   TenantTable tenants_;
   LengthModel lengths_;  // of all tenants
   // What waits ahead of newcomers, as of a moment ago.
+  // How well a group's speed is known.
+  enum class Measure : uint8_t {
+    kNone,
+    kOnce,     // or long ago: one look at a prefill may have been at the very first
+    kTrusted,  // StepSpeed::trusted_until
+  };
+  static constexpr size_t kNumMeasures = 3;
+  Measure MeasureOf(const Group& group) const;
+  // Of the groups that are measured alike.
+  struct PrefillLeft {
+    uint64_t tokens = 0;
+    Duration time = 0;
+  };
   struct Drain {
     bool taken = false;
     Time taken_at = 0;
     size_t groups = 0;      // that take work
-    uint64_t requests = 0;  // that run on them
-    const Group* sample =
-        nullptr;  // a measured one of them, if any; groups are not removed within `taken_at`'s turn
+    uint64_t requests = 0;  // that run, on groups that take none, too
+    // One of those that are measured best; groups are not removed within `taken_at`'s turn.
+    const Group* sample = nullptr;
     uint64_t free_blocks = 0;
     Duration prefill_backlog = 0;  // mean over the groups
     ReleaseCurve curve;
+    std::vector<Tenant*> limited;  // whose `releases` are not empty
   };
   Drain drain_;
   // How fast a group was, as far as its speed was measured.

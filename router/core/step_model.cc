@@ -25,6 +25,9 @@ uint64_t PartsOf(uint64_t rows, uint64_t steps) {
 constexpr uint64_t kMaxTokens = uint64_t{1} << 20;
 constexpr uint64_t kMaxStepUs = 60'000'000;
 
+// REQUIRES: ns >= 0.
+uint32_t Rate(__int128 ns) { return static_cast<uint32_t>(std::min<__int128>(ns, UINT32_MAX)); }
+
 }  // namespace
 
 void StepModel::Observe(Time now, uint64_t steps, uint64_t step_us, uint64_t prefill_tokens,
@@ -32,6 +35,13 @@ void StepModel::Observe(Time now, uint64_t steps, uint64_t step_us, uint64_t pre
   KVERN_CHECK(steps > 0);
   uint64_t us = std::min(step_us / steps, kMaxStepUs);
   uint64_t tokens = std::min(prefill_tokens / steps, kMaxTokens);
+  const Odd odd = OddOf(us, tokens);
+  if (odd == Odd::kShort) *this = StepModel();
+  if (tokens > 0) {
+    bool first = tokens_ == 0 || odd == Odd::kLong;
+    trust_ = first ? 0 : std::min(trust_ + kTrustPerLook, kMemory);
+    speed_.trusted_until = now + trust_;
+  }
   for (uint64_t* sum : {&weight_, &time_, &tokens_, &time_tokens_, &tokens_tokens_, &rows_}) {
     *sum -= *sum / kDecay;
   }
@@ -43,20 +53,31 @@ void StepModel::Observe(Time now, uint64_t steps, uint64_t step_us, uint64_t pre
   rows_ += kOne * PartsOf(rows, steps);
   speed_.known_until = now + kMemory;
   speed_.mean = static_cast<Duration>(time_ * 1000 / weight_);
-  speed_.rows = rows_ / weight_;
+  speed_.rows = static_cast<uint32_t>(rows_ / weight_);
   Fit();
+}
+
+StepModel::Odd StepModel::OddOf(uint64_t us, uint64_t tokens) const {
+  constexpr uint64_t kTimes = 4;
+  constexpr Duration kFewLooks = 4 * kTrustPerLook;
+  if (tokens < static_cast<uint64_t>(kTelling)) return Odd::kNo;
+  uint64_t expected = speed_.fixed_ns + tokens * speed_.ns_per_token;
+  // Of many looks some were of what is dear by itself: the end of a long prompt, beside many rows.
+  if (us * 1000 * kTimes < expected && trust_ < kFewLooks) return Odd::kShort;
+  return us * 1000 > expected * kTimes ? Odd::kLong : Odd::kNo;
 }
 
 void StepModel::Fit() {
   __int128 w = weight_, t = time_, p = tokens_, tp = time_tokens_, pp = tokens_tokens_;
   __int128 variance = w * pp - p * p;
   __int128 covariance = w * tp - p * t;
-  speed_.fixed_ns = speed_.ns_per_token = 0;
+  speed_.fixed_ns = 0;
+  speed_.ns_per_token = 0;
   bool differ = variance > kTelling * kTelling * w * w;
   if (differ && covariance > 0) {
-    speed_.ns_per_token = static_cast<uint64_t>(covariance * 1000 / variance);
+    speed_.ns_per_token = Rate(covariance * 1000 / variance);
   } else if (!differ && p >= kTelling * w) {
-    speed_.ns_per_token = static_cast<uint64_t>(t * 1000 / p);
+    speed_.ns_per_token = Rate(t * 1000 / p);
     return;  // all steps alike: the rate is all that is known
   }
   __int128 fixed = (t * 1000 - p * static_cast<__int128>(speed_.ns_per_token)) / w;
@@ -93,24 +114,12 @@ void DecodeCost::Observe(uint64_t rows, Duration step) {
   }
 }
 
-Duration DecodeCost::Step(uint64_t rows) const {
-  if (weight_ == 0) return 0;
-  return static_cast<Duration>(std::max<uint64_t>(1, fixed_ns_ + ns_per_part_ * rows));
-}
-
 uint64_t DecodeCost::Slowness(const StepSpeed& speed, Time now) const {
   constexpr auto kMost = static_cast<__int128>(kLikeOthers) << 16;
   const __int128 measured = speed.MeanDecode(now);
   const Duration others = Step(speed.rows);
   if (measured == 0 || others == 0) return kLikeOthers;
   return static_cast<uint64_t>(std::clamp<__int128>(measured * kLikeOthers / others, 1, kMost));
-}
-
-Duration StepSpeed::Prefill(Time now, uint64_t tokens, uint64_t chunk) const {
-  if (!known(now) || tokens == 0) return 0;
-  KVERN_CHECK(chunk > 0);
-  uint64_t steps = (tokens + chunk - 1) / chunk;
-  return static_cast<Duration>(steps * fixed_ns + tokens * ns_per_token);
 }
 
 }  // namespace kvern::router

@@ -11,6 +11,7 @@
 
 #include "cluster/base/time.h"
 #include "router/core/length_model.h"
+#include "router/core/release_curve.h"
 #include "router/core/router.h"
 
 namespace kvern::router {
@@ -26,6 +27,7 @@ struct Line {
   Request* last = nullptr;
   uint32_t entries = 0;
   uint64_t blocks = 0;         // expected, of its requests together
+  uint64_t worst_blocks = 0;   // likewise, at worst
   uint64_t prompt_tokens = 0;  // likewise
   // Virtual token counter (Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024):
   // what it was served, divided by its weight. The tenant with the least is next.
@@ -40,6 +42,9 @@ struct Tenant {
   std::array<Line, kBands> lines;
   uint32_t waiting = 0;         // over all lines
   uint64_t running_blocks = 0;  // worst cases of what runs
+  // When they come free, as of the last snapshot of what runs and with what was sent since; only of
+  // a tenant with max_blocks.
+  ReleaseCurve releases;
   // For reports, as are the next three: tokens of input and twice those of output.
   uint64_t service = 0;
   uint64_t accepted = 0;

@@ -75,6 +75,7 @@ void WaitQueue::Push(Request& request) {
   line.last = &request;
   ++line.entries;
   line.blocks += request.expected_blocks;
+  line.worst_blocks += request.need.tokens_pool();
   line.prompt_tokens += request.prompt_tokens;
   ++tenant.waiting;
   ++size_;
@@ -96,6 +97,7 @@ void WaitQueue::Remove(Request& request) {
   request.previous_in_line = request.next_in_line = nullptr;
   --line.entries;
   line.blocks -= request.expected_blocks;
+  line.worst_blocks -= request.need.tokens_pool();
   line.prompt_tokens -= request.prompt_tokens;
   --tenant.waiting;
   --size_;
@@ -121,17 +123,19 @@ void WaitQueue::AppendLine(const Line& line, size_t max, std::vector<Request*>& 
 Ahead WaitQueue::AheadOf(const Request& request) const {
   const Tenant& tenant = *request.tenant;
   size_t band = request.band;
-  Ahead ahead{request.expected_blocks, request.prompt_tokens};
+  Ahead ahead{request.expected_blocks, request.prompt_tokens, request.need.tokens_pool()};
   bool in_line = request.phase == Phase::kQueued;
   const Line& own = tenant.lines[band];
   if (in_line) {
     for (const Request* r = request.previous_in_line; r != nullptr; r = r->previous_in_line) {
       ahead.blocks += r->expected_blocks;
       ahead.prompt_tokens += r->prompt_tokens;
+      ahead.own_worst_blocks += r->need.tokens_pool();
     }
   } else {
     ahead.blocks += own.blocks;
     ahead.prompt_tokens += own.prompt_tokens;
+    ahead.own_worst_blocks += own.worst_blocks;
   }
   uint64_t fair_blocks = ahead.blocks;
   uint64_t fair_tokens = ahead.prompt_tokens;
@@ -141,6 +145,7 @@ Ahead WaitQueue::AheadOf(const Request& request) const {
       if (b > band) {
         ahead.blocks += line.blocks;
         ahead.prompt_tokens += line.prompt_tokens;
+        if (other == &tenant) ahead.own_worst_blocks += line.worst_blocks;
       } else if (other != &tenant) {
         uint64_t weight = other->config.weight;
         ahead.blocks += std::min(line.blocks, fair_blocks * weight / tenant.config.weight);
@@ -223,15 +228,18 @@ Time WaitQueue::OldestArrival() const {
 uint64_t WaitQueue::AuditLine(const Line& line) {
   uint32_t entries = 0;
   uint64_t blocks = 0;
+  uint64_t worst_blocks = 0;
   uint64_t prompt_tokens = 0;
   for (const Request* r = line.first; r != nullptr; r = r->next_in_line) {
     ++entries;
     blocks += r->expected_blocks;
+    worst_blocks += r->need.tokens_pool();
     prompt_tokens += r->prompt_tokens;
   }
   KVERN_CHECK(entries > 0);
   KVERN_CHECK_EQ(entries, line.entries);
   KVERN_CHECK_EQ(blocks, line.blocks);
+  KVERN_CHECK_EQ(worst_blocks, line.worst_blocks);
   KVERN_CHECK_EQ(prompt_tokens, line.prompt_tokens);
   return blocks;
 }

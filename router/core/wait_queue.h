@@ -23,6 +23,7 @@ namespace kvern::router {
 struct Ahead {
   uint64_t blocks = 0;
   uint64_t prompt_tokens = 0;
+  uint64_t own_worst_blocks = 0;  // at worst, of its tenant alone: what counts for its quota
 };
 
 // Invariants: queued requests <= entries() <= max_entries; bytes() <= max_bytes.
@@ -64,6 +65,18 @@ class WaitQueue {
         if (out.size() >= max) break;
       }
     }
+  }
+
+  // Whether a tenant's oldest request of this band or a higher one `may` run, so that one of this
+  // band that joins the line now is not the next. O(tenants that wait), mostly O(1).
+  template <typename May>
+  bool AnyBefore(size_t band, May may) const {
+    for (size_t b = band; b < kBands; ++b) {
+      for (const Tenant* tenant : active_[b]) {
+        if (may(*tenant->lines[b].first)) return true;
+      }
+    }
+    return false;
   }
 
   // What goes before a request (which may be in line or not) and itself, when the service is shared

@@ -95,7 +95,8 @@ RouterLoop::RouterLoop(const RouterConfig& config, uint64_t seed, RouterText tex
       questions_(ports->questions_) {
   if (text.tokenizer != nullptr) {
     text_pool_ = std::make_unique<TextPool>(text.tokenizer, std::move(text.chat_template),
-                                            text.threads, config.queue_entries, &wake_);
+                                            config.queue_entries, &wake_);
+    text_threads_ = text.threads;
   }
   poller_.Add(clients_.socket());
   poller_.Add(workers_.socket());
@@ -116,6 +117,7 @@ void RouterLoop::Stop() {
 absl::Status RouterLoop::Run() {
   now_ = MonotonicNow();
   absl::Status status;
+  if (text_pool_ != nullptr) status = text_pool_->Start(text_threads_);
   while (status.ok() && !stop_ && !router_.Drained()) status = Turn();
   WriteHeldLines(now_ + kSampleEvery);
   questions_.Close();
@@ -263,6 +265,9 @@ absl::Status RouterLoop::Perform() {
   }
   for (Tokenize& job : effects_.tokenize) text_pool_->Submit(std::move(job));
   WriteNotes();
+  if (on_group_joining_) {
+    for (const GroupJoining& start : effects_.joining) on_group_joining_(start);
+  }
   if (on_group_given_up_) {
     for (const GroupGivenUp& start : effects_.given_up) on_group_given_up_(start);
   }

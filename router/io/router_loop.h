@@ -69,12 +69,18 @@ class RouterLoop {
     on_group_live_ = std::move(callback);
   }
 
+  // Called during Run when the first rank of a start has joined. REQUIRES: before Run.
+  void OnGroupJoining(std::function<void(const GroupJoining&)> callback) {
+    on_group_joining_ = std::move(callback);
+  }
+
   // Called during Run when a start of a group is given up. REQUIRES: before Run.
   void OnGroupGivenUp(std::function<void(const GroupGivenUp&)> callback) {
     on_group_given_up_ = std::move(callback);
   }
 
-  // Serves until drained or stopped. An error: the sockets failed.
+  // Serves until drained or stopped. An error: the sockets failed, or there are no threads to
+  // tokenise.
   absl::Status Run();
 
   // Admits nothing new; Run returns when what runs has finished. From a callback of Run.
@@ -111,10 +117,12 @@ class RouterLoop {
   Port workers_;
   WakeUp& wake_;
   Questions& questions_;
+  size_t text_threads_ = 0;
   std::unique_ptr<TextPool> text_pool_;  // null without a tokenizer
   Poller poller_;
   std::vector<std::pair<size_t, std::function<void()>>> watched_;  // by index in the poller
   std::function<void(const RouterStatus&)> on_group_live_;
+  std::function<void(const GroupJoining&)> on_group_joining_;
   std::function<void(const GroupGivenUp&)> on_group_given_up_;
 
   Time now_ = 0;

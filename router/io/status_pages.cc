@@ -87,16 +87,19 @@ StatusPage Capacity(const StatusSnapshot& snapshot) {
 
 StatusPage Request(std::string_view text, StatusSource& source) {
   absl::StatusOr<RequestId> id = RequestId::Parse(text);
-  if (!id.ok()) return ErrorPage(404, ToStd(id.status().message()));
+  if (!id.ok()) return ErrorPage(400, ToStd(id.status().message()));
   absl::StatusOr<RequestStatus> request = source.Find(*id);
   if (!request.ok()) return StatusError(request.status());
   Json json = {{"request_id", id->ToString()},
                {"state", request->state},
                {"needed_blocks", request->needed_blocks},
+               {"expected_blocks", request->expected_blocks},
                {"free_blocks", request->free_blocks},
                {"queue_position", request->queue_position},
                {"group", request->group},
                {"reason", request->reason}};
+  json["waits_for"] = nullptr;
+  if (!request->waits_for.empty()) json["waits_for"] = request->waits_for;
   json["expected_wait_ms"] = nullptr;
   if (request->expected_wait_ms) json["expected_wait_ms"] = *request->expected_wait_ms;
   return {200, "application/json", Dump(json)};

@@ -26,7 +26,7 @@ struct StatusPage {
 };
 
 // The answer to GET `path`: /live, /ready, /health/progress, /metrics, /v1/capacity and
-// /v1/requests/ID; 404 for any other.
+// /v1/requests/ID; 404 for any other, 400 for what cannot be an ID.
 StatusPage RespondTo(std::string_view path, StatusSource& source);
 
 }  // namespace kvern

@@ -100,6 +100,7 @@ class SyncTest(RouterTest):
         error = self.error(lambda: self.client().complete(prompt="refuse"))
         self.assertEqual(error.code, "never_fits")
         self.assertEqual(error.details, {"needed_blocks": 99, "available_blocks": 64,
+                                         "needed_total_tokens": 1100,
                                          "largest_total_tokens": 1024})
 
     def test_leaving_the_loop_cancels(self):

@@ -131,7 +131,7 @@ class ScriptedRouter:
         if prompt == "refuse":
             return self._send(peer, lambda b: self.error(
                 b, request_id, 3, "needs 99 blocks", needed_blocks=99, available_blocks=64,
-                largest_total_tokens=1024))
+                needed_total_tokens=1100, largest_total_tokens=1024))
         if prompt == "busy":
             advice = {"retry_after_ms": self.retry_after_ms}
             if self.credit is not None:
@@ -189,6 +189,7 @@ class ScriptedRouter:
         for name, add in (("needed_blocks", ErrorDetails.ErrorDetailsAddNeededBlocks),
                           ("available_blocks", ErrorDetails.ErrorDetailsAddAvailableBlocks),
                           ("largest_total_tokens", ErrorDetails.ErrorDetailsAddLargestTotalTokens),
+                          ("needed_total_tokens", ErrorDetails.ErrorDetailsAddNeededTotalTokens),
                           ("retry_after_ms", ErrorDetails.ErrorDetailsAddRetryAfterMs),
                           ("credit", ErrorDetails.ErrorDetailsAddCredit),
                           ("still_open", ErrorDetails.ErrorDetailsAddStillOpen)):

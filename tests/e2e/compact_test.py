@@ -81,6 +81,7 @@ class CompactTest(ServiceTest):
         self.assertEqual(error.details["needed_blocks"], 8 * 126)
         self.assertEqual(error.details["available_blocks"], 512)
         self.assertGreater(error.details["largest_total_tokens"], 0)
+        self.assertEqual(error.details["needed_total_tokens"], 2001)
 
     def check_cancel(self, service, client):
         stream = self.long_stream(client)

@@ -152,6 +152,7 @@ RequestError Error(Rng& rng) {
   error.details.retry_after_ms = Maybe<uint64_t>(rng, any);
   error.details.needed_blocks = Maybe<uint64_t>(rng, any);
   error.details.available_blocks = Maybe<uint64_t>(rng, any);
+  error.details.needed_total_tokens = Maybe<uint64_t>(rng, any);
   error.details.largest_total_tokens = Maybe<uint64_t>(rng, any);
   error.details.still_open = rng.Chance(1, 2);
   error.details.credit = Maybe<uint32_t>(rng, Any32);

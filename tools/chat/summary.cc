@@ -14,6 +14,7 @@ Json DetailsJson(const ErrorDetails& details) {
   if (details.retry_after_ms) json["retry_after_ms"] = *details.retry_after_ms;
   if (details.needed_blocks) json["needed_blocks"] = *details.needed_blocks;
   if (details.available_blocks) json["available_blocks"] = *details.available_blocks;
+  if (details.needed_total_tokens) json["needed_total_tokens"] = *details.needed_total_tokens;
   if (details.largest_total_tokens) json["largest_total_tokens"] = *details.largest_total_tokens;
   return json;
 }

@@ -75,6 +75,26 @@ class CommandsTest : public ::testing::Test {
   uint64_t sequence_ = 0;
 };
 
+// Whoever watches the processes hears of each start once, when its first rank has joined.
+TEST_F(CommandsTest, TheFirstRankOfAStartIsTold) {
+  Join join;
+  join.group = "b";
+  join.group_incarnation = 7;
+  join.world = 2;
+  join.model = "tiny";
+  join.kv_blocks = 10;
+  join.max_seq_len = 1u << 21;
+  join.vocab_size = 100;
+  Step(WorkerSaid{kWorker + 1, join});
+  ASSERT_EQ(effects_.joining.size(), 1u);
+  EXPECT_EQ(effects_.joining[0].group, "b");
+  EXPECT_EQ(effects_.joining[0].incarnation, 7u);
+  EndTurn();
+  join.rank = 1;
+  Step(WorkerSaid{kWorker + 2, join});
+  EXPECT_TRUE(effects_.joining.empty());
+}
+
 TEST_F(CommandsTest, ManyDispatches) {
   for (uint64_t id = 1; id <= kMaxDispatches + 1; ++id) Ask(id, 1);
   std::vector<Commands> sent = EndTurn();

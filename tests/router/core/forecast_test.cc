@@ -184,6 +184,39 @@ TEST(StepModel, ForgetsWhatIsOld) {
   EXPECT_EQ(model.Prefill(StepModel::kMemory, 512, 512), 0);
 }
 
+// An outlier is no reason to leave a group idle, and the next step puts it right.
+TEST(StepModel, OneLookIsNotTrustedAndAShorterStepDisprovesIt) {
+  StepModel model;
+  model.Observe(0, 1, 20'000'000, 100, 0);
+  EXPECT_TRUE(model.known(kSecond));
+  EXPECT_EQ(model.speed().trusted_until, 0);
+  model.Observe(0, 1, 10'000, 0, 1);  // says nothing of prefill
+  EXPECT_EQ(model.speed().trusted_until, 0);
+  model.Observe(kSecond, 1, 110'000, 100, 0);
+  EXPECT_EQ(model.speed().trusted_until, kSecond);
+  EXPECT_NEAR(static_cast<double>(model.Prefill(kSecond, 1000, 100)), 1.1e9, 1e6);
+}
+
+// Chunks of a long prompt take longer and longer; the first of the next is no reason to forget
+// them.
+TEST(StepModel, ManyLooksAreNotForgottenForAShortOne) {
+  StepModel model;
+  for (uint64_t i = 0; i < 60; ++i) model.Observe(0, 1, 60'000 + 7'500 * i, 512, 0);
+  Duration mean = model.Prefill(0, 512, 512);
+  model.Observe(0, 1, 60'000, 512, 0);
+  EXPECT_GT(model.Prefill(0, 512, 512), mean * 9 / 10);
+}
+
+TEST(StepModel, TrustGrowsWithEachLookAndEndsWithOneThatIsMuchLonger) {
+  StepModel model;
+  for (int i = 0; i < 5; ++i) model.Observe(0, 1, 100'000, 100, 0);
+  EXPECT_EQ(model.speed().trusted_until, 4 * StepModel::kTrustPerLook);
+  for (int i = 0; i < 100; ++i) model.Observe(0, 1, 100'000, 100, 0);
+  EXPECT_EQ(model.speed().trusted_until, StepModel::kMemory);
+  model.Observe(kSecond, 1, 5'000'000, 100, 0);
+  EXPECT_EQ(model.speed().trusted_until, kSecond);
+}
+
 TEST(StepModel, SurvivesAnyNumbers) {
   StepModel model;
   Rng rng(6);

@@ -116,9 +116,11 @@ std::string ScriptRunner::RunLine(const std::string& line) {
     absl::StatusOr<RequestStatus> found = router_->Find({0, words.Number("id")});
     if (!found.ok()) return absl::StrCat("find: ", std::string(found.status().message()), "\n");
     return absl::StrCat(
-        "find: ", found->state, " needs=", found->needed_blocks, " free=", found->free_blocks,
+        "find: ", found->state, " needs=", found->needed_blocks,
+        " expected=", found->expected_blocks, " free=", found->free_blocks,
         " ahead=", found->queue_position,
         found->expected_wait_ms ? absl::StrCat(" wait_ms=", *found->expected_wait_ms) : "",
+        found->waits_for.empty() ? "" : absl::StrCat(" waits_for=", found->waits_for),
         found->group.empty() ? "" : absl::StrCat(" group=", found->group),
         found->reason.empty() ? "" : absl::StrCat(" (", found->reason, ")"), "\n");
   }

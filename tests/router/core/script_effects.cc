@@ -55,6 +55,7 @@ std::string ErrorText(const RequestError& error, bool credits) {
   add("retry_after_ms", error.details.retry_after_ms);
   add("needed_blocks", error.details.needed_blocks);
   add("available_blocks", error.details.available_blocks);
+  add("needed_total_tokens", error.details.needed_total_tokens);
   add("largest_total_tokens", error.details.largest_total_tokens);
   if (credits) add("credit", error.details.credit);
   if (error.details.still_open) out += " still_open";

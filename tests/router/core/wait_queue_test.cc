@@ -19,12 +19,14 @@ class WaitQueueTest : public testing::Test {
     return config;
   }
 
-  Request& Push(Tenant& tenant, uint8_t band = 0, uint64_t blocks = 1, uint32_t tokens = 10) {
+  Request& Push(Tenant& tenant, uint8_t band = 0, uint64_t blocks = 1, uint32_t tokens = 10,
+                uint64_t worst = 0) {
     Request& request = requests_.emplace_back();
     request.phase = Phase::kArrived;
     request.tenant = &tenant;
     request.band = band;
     request.expected_blocks = blocks;
+    request.need = worst;
     request.prompt_tokens = tokens;
     request.arrival = static_cast<Time>(requests_.size());
     queue_.TakeRoom(request, 1);
@@ -187,6 +189,36 @@ TEST_F(WaitQueueTest, WhatIsAheadIsSharedByWeight) {
   EXPECT_EQ(queue_.AheadOf(probe).blocks, 1040u);
 }
 
+// Of its tenant alone, at worst: what stands before it in its line and in the lines above.
+TEST_F(WaitQueueTest, WhatItsOwnTenantTakesAtWorstIsAhead) {
+  Push(a_, 1, 1, 10, 3);
+  Request& second = Push(a_, 1, 1, 10, 5);
+  Request& above = Push(a_, 2, 1, 10, 7);
+  Push(a_, 0, 1, 10, 11);
+  Push(b_, 1, 1, 10, 13);
+  EXPECT_EQ(queue_.AheadOf(second).own_worst_blocks, 15u);
+  Request probe;
+  probe.tenant = &a_;
+  probe.band = 1;
+  probe.need = 17;
+  EXPECT_EQ(queue_.AheadOf(probe).own_worst_blocks, 32u);
+  queue_.Remove(above);
+  EXPECT_EQ(queue_.AheadOf(probe).own_worst_blocks, 25u);
+}
+
+TEST_F(WaitQueueTest, WhoMayNotRunIsBeforeNobody) {
+  auto all = [](const Request&) { return true; };
+  auto not_a = [this](const Request& r) { return r.tenant != &a_; };
+  EXPECT_FALSE(queue_.AnyBefore(0, all));
+  Push(a_, 1);
+  EXPECT_TRUE(queue_.AnyBefore(0, all));
+  EXPECT_TRUE(queue_.AnyBefore(1, all));
+  EXPECT_FALSE(queue_.AnyBefore(2, all));
+  EXPECT_FALSE(queue_.AnyBefore(0, not_a));
+  Push(b_, 1);
+  EXPECT_TRUE(queue_.AnyBefore(0, not_a));
+}
+
 // Bands, shares by weight, ages, prompts of many lengths, some service before: the position says of
 // each that waits how many are served before it.
 TEST_F(WaitQueueTest, ThePositionIsTheOrderInWhichAllAreServed) {
@@ -212,16 +244,15 @@ TEST_F(WaitQueueTest, ThePositionIsTheOrderInWhichAllAreServed) {
 }
 
 TEST_F(WaitQueueTest, WhoIsAtItsQuotaIsAheadOfItsOwnOnly) {
-  Push(a_).need = 3;
-  Request& second_of_a = Push(a_);
-  second_of_a.need = 1;
+  Push(a_, 0, 1, 10, 3);
+  Request& second_of_a = Push(a_, 0, 1, 10, 1);
   Push(b_);
   Request& last = Push(b_);
   auto may = [this](const Request& r, uint64_t more) {
     return r.tenant != &a_ || more + r.need.tokens_pool() <= 3;
   };
   EXPECT_EQ(queue_.Position(last, may), 2u);  // the first of each; a's second is beyond its quota
-  Push(a_, 1).need = 1;                       // goes first, and leaves 2: too few for the other
+  Push(a_, 1, 1, 10, 1);                      // goes first, and leaves 2: too few for the other
   EXPECT_EQ(queue_.Position(last, may), 2u);
   EXPECT_EQ(queue_.Position(second_of_a, may), 3u);
 }

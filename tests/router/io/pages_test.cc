@@ -11,6 +11,7 @@
 #include "router/io/startup_table.h"
 #include "router/io/status_pages.h"
 #include "router/io/status_server.h"
+#include "tests/cluster/base/no_more_threads.h"
 
 namespace kvern {
 namespace {
@@ -54,7 +55,15 @@ class FixedSource : public StatusSource {
   absl::StatusOr<RequestStatus> Find(const RequestId& id) override {
     if (!error.ok()) return error;
     if (id.low != 7) return absl::NotFoundError("no such request");
-    return RequestStatus{"queued", 4, 3, 1500, 2, "", "no group has 4 free blocks"};
+    RequestStatus status;
+    status.state = "queued";
+    status.needed_blocks = 4;
+    status.expected_blocks = 2;
+    status.free_blocks = 3;
+    status.expected_wait_ms = 1500;
+    status.reason = "no group has 4 free blocks";
+    status.waits_for = id.high == 0 ? "blocks" : "";
+    return status;
   }
 
   absl::Status error;
@@ -135,10 +144,19 @@ TEST(StatusPagesTest, ARequestIsFoundByItsId) {
   EXPECT_EQ(page.code, 200);
   EXPECT_EQ(Json(page)["state"], "queued");
   EXPECT_EQ(Json(page)["needed_blocks"], 4);
+  EXPECT_EQ(Json(page)["expected_blocks"], 2);
   EXPECT_EQ(Json(page)["expected_wait_ms"], 1500);
+  EXPECT_EQ(Json(page)["waits_for"], "blocks");
+  page = RespondTo("/v1/requests/00000000000000010000000000000007", source);
+  EXPECT_EQ(Json(page)["waits_for"], nullptr);
+  page = RespondTo("/v1/requests/00000000000000000000000000000007", source);
   EXPECT_EQ(Json(page)["reason"], "no group has 4 free blocks");
   EXPECT_EQ(RespondTo("/v1/requests/00000000000000000000000000000008", source).code, 404);
-  EXPECT_EQ(RespondTo("/v1/requests/seven", source).code, 404);
+  EXPECT_EQ(RespondTo("/v1/requests/", source).code, 400);
+  StatusPage malformed = RespondTo("/v1/requests/seven", source);
+  EXPECT_EQ(malformed.code, 400);
+  EXPECT_EQ(Json(malformed)["error"],
+            "request_id 'seven' is not 32 hexadecimal digits, not all zero");
   EXPECT_EQ(RespondTo("/v2", source).code, 404);
 }
 
@@ -329,6 +347,10 @@ TEST(StatusServerStartTest, RefusesWhatIsNotLoopback) {
   EXPECT_EQ(code("127.0.0.1"), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(code("localhost:80"), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(code("127.0.0.1:99999"), absl::StatusCode::kInvalidArgument);
+  {
+    NoMoreThreads none;
+    EXPECT_EQ(code("127.0.0.1:0"), absl::StatusCode::kResourceExhausted);
+  }
   auto first = StatusServer::Start("127.0.0.1:0", &source);
   ASSERT_TRUE(first.ok());
   absl::Status taken = StatusServer::Start((*first)->address(), &source).status();

@@ -59,6 +59,17 @@ class PortTest : public ::testing::Test {
     return "nothing came";
   }
 
+  // The next message for `dealer`. The last ones leave once it has made room, which takes the I/O
+  // threads a moment.
+  void ReceivePending(Port& port, DealerSocket& dealer, Frame* frame,
+                      std::vector<Frame>* attached = nullptr) {
+    Time end = MonotonicNow() + kPatience;
+    while (dealer.Receive(frame, attached).value() != ReceiveResult::kMessage) {
+      ASSERT_LT(MonotonicNow(), end);
+      ASSERT_TRUE(port.Retry().ok());
+    }
+  }
+
   std::unique_ptr<NetContext> context_;
   SocketOptions options_;
   PortLimits limits_;
@@ -123,13 +134,8 @@ TEST_F(PortTest, WhatBlocksIsSentLaterInOrder) {
   for (int i = 0; i < sent; ++i) {
     std::string want = absl::StrCat(i, " ", load).substr(0, 10);
     ASSERT_TRUE(port.Retry().ok());
-    // The last ones leave once the reader has made room, which takes the I/O threads a moment.
-    Time end = MonotonicNow() + kPatience;
     Frame frame;
-    while (dealer.Receive(&frame).value() != ReceiveResult::kMessage) {
-      ASSERT_LT(MonotonicNow(), end);
-      ASSERT_TRUE(port.Retry().ok());
-    }
+    ASSERT_NO_FATAL_FAILURE(ReceivePending(port, dealer, &frame));
     ASSERT_EQ(frame.text().substr(0, 10), want);
   }
   EXPECT_FALSE(port.Retry().value());
@@ -155,19 +161,16 @@ TEST_F(PortTest, WhatIsAttachedWaitsWithItsBody) {
     ASSERT_LT(owners.size(), 10'000u) << "a connection without a bound";
   }
   for (size_t i = 0; i < owners.size(); ++i) {
-    Time end = MonotonicNow() + kPatience;
     Frame frame;
     std::vector<Frame> attached;
-    while (dealer.Receive(&frame, &attached).value() != ReceiveResult::kMessage) {
-      ASSERT_LT(MonotonicNow(), end);
-      ASSERT_TRUE(port.Retry().ok());
-    }
+    ASSERT_NO_FATAL_FAILURE(ReceivePending(port, dealer, &frame, &attached));
     ASSERT_EQ(frame.text(), absl::StrCat(i));
     ASSERT_EQ(attached.size(), 2u);
     for (const Frame& part : attached) {
       ASSERT_EQ(part.text(), std::string(100'000, static_cast<char>(i)));
     }
     // ZeroMQ's thread lets go when it has written them, a moment after they are here.
+    Time end = MonotonicNow() + kPatience;
     while (!owners[i].expired()) ASSERT_LT(MonotonicNow(), end);
   }
   EXPECT_FALSE(port.Retry().value());

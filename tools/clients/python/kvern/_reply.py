@@ -134,6 +134,7 @@ def _error(table):
     if wire is not None:
         numbers = {"retry_after_ms": wire.RetryAfterMs(), "needed_blocks": wire.NeededBlocks(),
                    "available_blocks": wire.AvailableBlocks(),
+                   "needed_total_tokens": wire.NeededTotalTokens(),
                    "largest_total_tokens": wire.LargestTotalTokens(), "credit": wire.Credit()}
         details = {name: value for name, value in numbers.items() if value is not None}
         if wire.StillOpen():

@@ -70,7 +70,14 @@ class ErrorDetails(object):
             return self._tab.Get(flatbuffers.number_types.Uint32Flags, o + self._tab.Pos)
         return None
 
-def ErrorDetailsStart(builder): builder.StartObject(6)
+    # ErrorDetails
+    def NeededTotalTokens(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(16))
+        if o != 0:
+            return self._tab.Get(flatbuffers.number_types.Uint64Flags, o + self._tab.Pos)
+        return None
+
+def ErrorDetailsStart(builder): builder.StartObject(7)
 def Start(builder):
     return ErrorDetailsStart(builder)
 def ErrorDetailsAddRetryAfterMs(builder, retryAfterMs): builder.PrependUint64Slot(0, retryAfterMs, None)
@@ -91,6 +98,9 @@ def AddStillOpen(builder, stillOpen):
 def ErrorDetailsAddCredit(builder, credit): builder.PrependUint32Slot(5, credit, None)
 def AddCredit(builder, credit):
     return ErrorDetailsAddCredit(builder, credit)
+def ErrorDetailsAddNeededTotalTokens(builder, neededTotalTokens): builder.PrependUint64Slot(6, neededTotalTokens, None)
+def AddNeededTotalTokens(builder, neededTotalTokens):
+    return ErrorDetailsAddNeededTotalTokens(builder, neededTotalTokens)
 def ErrorDetailsEnd(builder): return builder.EndObject()
 def End(builder):
     return ErrorDetailsEnd(builder)
