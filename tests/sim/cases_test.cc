@@ -33,6 +33,7 @@ struct Ends {
   uint64_t overloaded = 0;
   uint64_t in_time = 0;  // answered, the first token within its deadline
   uint64_t late = 0;     // answered, but later
+  uint64_t expired = 0;  // waited in vain
   uint64_t open = 0;     // without an answer of any kind
 };
 
@@ -44,6 +45,7 @@ Ends EndsOf(const SwarmOptions& options) {
     const Record& record = run.simulation().records()[i];
     ends.open += record.over ? 0 : 1;
     ends.overloaded += record.error == ErrorCode::kOverloaded ? 1 : 0;
+    ends.expired += record.error == ErrorCode::kDeadlineExceeded ? 1 : 0;
     if (!record.over || record.error != ErrorCode::kNone) continue;
     ++ends.answered;
     // The client sees it a message later than the router.
@@ -72,6 +74,20 @@ TEST(Cases, Case05OverloadIsRefusedAndNotServedLate) {
   EXPECT_GT(flood.overloaded, 4 * flood.answered);
   EXPECT_GE(flood.in_time * 100, moderate.in_time * 90);
   EXPECT_LE(flood.late * 20, flood.answered);
+}
+
+// Nor does what a tenant may not run at once, however empty the groups are, wait until it expires.
+TEST(Cases, Case05WhatItsQuotaHoldsIsRefusedToo) {
+  SwarmOptions options = Service(2 * kMillisecond);
+  options.sim.kv_blocks = 400;
+  for (const char* name : {"one", "two"}) {
+    TenantConfig& tenant = options.sim.router.tenants.emplace_back();
+    tenant.name = name;
+    tenant.max_blocks = 8;
+  }
+  Ends ends = EndsOf(options);
+  EXPECT_GT(ends.answered, 100u);
+  EXPECT_GT(ends.overloaded, 10 * ends.expired);
 }
 
 // Of a request that is sent twice the first may be refused and the second be lined up. When its

@@ -213,6 +213,9 @@ void Checker::Read(Time now, uint32_t client, const RouterToClient& message,
                    std::vector<RequestId>& ended) {
   if (const auto* deltas = std::get_if<Deltas>(&message)) {
     constexpr size_t kAhead = 8;  // records whose memory is asked for before it is needed
+    for (size_t i = 0; i < std::min(kAhead, deltas->deltas.size()); ++i) {
+      Expect(deltas->deltas[i].request_id);
+    }
     for (size_t i = 0; i < deltas->deltas.size(); ++i) {
       const Delta& delta = deltas->deltas[i];
       if (i + kAhead < deltas->deltas.size()) Expect(deltas->deltas[i + kAhead].request_id);

@@ -1,7 +1,5 @@
 #include "tools/sim/command_line.h"
 
-#include "router/tenants_file.h"
-
 namespace kvern::sim {
 namespace {
 
@@ -37,11 +35,8 @@ void AddOptions(Options& options, RunConfig& config) {
                    KVERN_ASSIGN_OR_RETURN(config.declared, ParseDeclared(text));
                    return absl::OkStatus();
                  });
-  options.Custom("tenants", "FILE", "JSON: weights, quotas and priorities of tenants",
-                 [&](std::string_view path) -> absl::Status {
-                   KVERN_ASSIGN_OR_RETURN(config.tenants, ReadTenantsFile(std::string(path)));
-                   return absl::OkStatus();
-                 });
+  options.String("tenants", "FILE", "JSON: weights, quotas and priorities of tenants",
+                 &config.tenants_file);
   options.Custom("shares", "N,N,...", "tenants' shares of the requests (default one tenant)",
                  [&](std::string_view text) -> absl::Status {
                    KVERN_ASSIGN_OR_RETURN(config.shares, ParseShares(text));

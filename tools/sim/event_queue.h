@@ -1,9 +1,11 @@
-// Virtual time: small typed events in one heap, ordered by (time, order of scheduling).
+// Virtual time: small typed events, ordered by (time, order of scheduling).
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <queue>
 #include <utility>
 #include <vector>
 
@@ -40,50 +42,88 @@ struct Event {
   EventKind kind = EventKind::kCall;
 };
 
+// A wheel of slots before a heap, as most events are but milliseconds ahead. So it is known which
+// come next, and not only the first.
 class EventQueue {
  public:
   Time now() const { return now_; }
   uint64_t executed() const { return executed_; }
-  bool empty() const { return heap_.empty(); }
+  bool empty() const { return next_.empty(); }
   // kTimeMax when empty.
-  Time NextTime() const { return heap_.empty() ? kTimeMax : heap_.front().at; }
+  Time NextTime() const { return next_.empty() ? kTimeMax : next_.back().at; }
+  // The `i`-th from now on, for asking for its memory; null: it is in a later slot, or there is
+  // none.
+  const Event* Soon(size_t i) const {
+    return i < next_.size() ? &next_[next_.size() - 1 - i] : nullptr;
+  }
 
   // REQUIRES: at >= now().
   void Push(Time at, EventKind kind, uint32_t index, uint64_t value) {
     KVERN_CHECK_GE(at, now_);
-    heap_.push_back({at, next_sequence_++, value, index, kind});
-    std::push_heap(heap_.begin(), heap_.end(), Later());
+    Event event{at, next_sequence_++, value, index, kind};
+    uint64_t slot = SlotOf(at);
+    if (next_.empty()) slot_ = slot;
+    if (slot <= slot_) {
+      next_.insert(std::upper_bound(next_.begin(), next_.end(), event, Later()), event);
+    } else if (slot < slot_ + kSlots) {
+      wheel_[slot % kSlots].push_back(event);
+      ++in_wheel_;
+    } else {
+      far_.push(event);
+    }
   }
 
   // Takes the earliest event and moves the clock to it. REQUIRES: !empty().
   Event Pop() {
-    std::pop_heap(heap_.begin(), heap_.end(), Later());
-    Event event = heap_.back();
-    heap_.pop_back();
+    Event event = next_.back();
+    next_.pop_back();
     now_ = event.at;
     ++executed_;
+    if (next_.empty()) Turn();
     return event;
   }
 
  private:
-  // A type, so that it is inlined into the heap's functions.
+  // A type, so that it is inlined into the algorithms.
   struct Later {
     bool operator()(const Event& a, const Event& b) const {
       return a.at != b.at ? a.at > b.at : a.sequence > b.sequence;
     }
   };
+  static constexpr size_t kSlots = 256;
+  static uint64_t SlotOf(Time at) { return static_cast<uint64_t>(at) >> 15; }  // 33 us
+
+  // To the next slot that has any event.
+  void Turn() {
+    uint64_t next = UINT64_MAX;
+    if (in_wheel_ > 0) {
+      next = slot_ + 1;
+      while (wheel_[next % kSlots].empty()) ++next;
+    }
+    if (!far_.empty()) next = std::min(next, SlotOf(far_.top().at));
+    if (next == UINT64_MAX) return;
+    slot_ = next;
+    next_.swap(wheel_[next % kSlots]);
+    in_wheel_ -= next_.size();
+    for (; !far_.empty() && SlotOf(far_.top().at) == next; far_.pop()) next_.push_back(far_.top());
+    std::sort(next_.begin(), next_.end(), Later());
+  }
 
   Time now_ = 0;
   uint64_t next_sequence_ = 0;
   uint64_t executed_ = 0;
-  std::vector<Event> heap_;
+  std::vector<Event> next_;  // up to slot_, latest first; empty only when all is
+  uint64_t slot_ = 0;
+  std::array<std::vector<Event>, kSlots> wheel_;  // [slot % kSlots] of those after slot_
+  size_t in_wheel_ = 0;
+  std::priority_queue<Event, std::vector<Event>, Later> far_;  // beyond the wheel when pushed
 };
 
 // Values named by small numbers that are used again: what an event carries beside itself.
 template <typename T>
 class Slab {
  public:
-  uint64_t Put(T value) {
+  uint64_t Put(T&& value) {
     if (free_.empty()) {
       slots_.push_back(std::move(value));
       return slots_.size() - 1;
@@ -96,10 +136,8 @@ class Slab {
 
   // REQUIRES: `slot` was put and not taken.
   T Take(uint64_t slot) {
-    T value = std::move(slots_[slot]);
-    slots_[slot] = T();
     free_.push_back(slot);
-    return value;
+    return std::move(slots_[slot]);
   }
 
  private:

@@ -1,6 +1,7 @@
 #include "tools/sim/fake_model.h"
 
 #include "cluster/base/check.h"
+#include "cluster/base/prefetch.h"
 #include "cluster/base/rng.h"
 
 namespace kvern::sim {
@@ -42,6 +43,8 @@ FakeExecutor::Sequence& FakeExecutor::NewSequence(Slot slot) {
   slots_[slot].used = true;
   return slots_[slot];
 }
+
+void FakeExecutor::PrefetchSlots() const { Prefetch(slots_.data(), 4 * sizeof(Sequence)); }
 
 void FakeExecutor::Execute(const StepPlan& plan, StepResult& result) {
   for (Slot slot : plan.releases) At(slot).used = false;

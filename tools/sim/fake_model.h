@@ -46,6 +46,8 @@ class FakeExecutor {
   // Applies the plan and draws a token for each row that asks for one. Dies on a plan that no rank
   // could execute (unknown slot, tokens computed out of order).
   void Execute(const StepPlan& plan, StepResult& result);
+  // Asks for the memory of the first slots.
+  void PrefetchSlots() const;
 
  private:
   struct Sequence {

@@ -11,7 +11,8 @@ namespace kvern::sim {
 class FrontEnd {
  public:
   virtual ~FrontEnd() = default;
-  virtual void Step(Time now, RouterEvent event, RouterEffects& effects) = 0;
+  virtual void Step(Time now, RouterEvent&& event, RouterEffects& effects) = 0;
+  virtual void PrefetchReport(PeerId rank, size_t stage) = 0;
   virtual void Flush(Time now, RouterEffects& effects) = 0;
   virtual Time NextDeadline() const = 0;
   virtual bool Drained() const = 0;
@@ -28,9 +29,10 @@ class RouterFrontEnd : public FrontEnd {
  public:
   template <typename... Arguments>
   explicit RouterFrontEnd(const Arguments&... arguments) : router_(arguments...) {}
-  void Step(Time now, RouterEvent event, RouterEffects& effects) override {
+  void Step(Time now, RouterEvent&& event, RouterEffects& effects) override {
     router_.Step(now, std::move(event), effects);
   }
+  void PrefetchReport(PeerId rank, size_t stage) override { router_.PrefetchReport(rank, stage); }
   void Flush(Time now, RouterEffects& effects) override { router_.Flush(now, effects); }
   Time NextDeadline() const override { return router_.NextDeadline(); }
   bool Drained() const override { return router_.Drained(); }

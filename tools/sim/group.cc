@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "cluster/base/check.h"
+#include "cluster/base/prefetch.h"
 #include "tools/sim/checker.h"
 
 namespace kvern::sim {
@@ -144,15 +145,17 @@ void SimGroup::End() {
   executor_ = FakeExecutor(world_->options().model);
   inbox_.clear();
   effects_ = WorkerEffects{};
-  plans_.clear();
+  plans_ = {};
+  first_plan_ = plans_in_flight_ = 0;
   step_done_ = draining_ = report_due_ = false;
-  acked_ = step_id_ = preemptions_ = recomputed_tokens_ = 0;
+  acked_ = step_id_ = preemptions_ = recomputed_tokens_ = last_prefill_ = 0;
+  prefills_since_ = kTimeMax;
   by_seed_ = {};
   sent_ = {};
 }
 
 bool SimGroup::LeaveSoon(uint64_t draw, Duration restart_after) {
-  if (!up_ || paused_ || doomed_ || scheduler_ == nullptr) return false;
+  if (!up_ || paused_ || doomed_ || !scheduler_) return false;
   doomed_ = true;
   returns_after_ = restart_after;
   size_t told = draw / 2 % peers_.size();
@@ -248,7 +251,7 @@ void SimGroup::Receive(PeerId peer, RouterToWorker message) {
 }
 
 void SimGroup::Tick() {
-  if (!up_ || paused_ || !plans_.empty()) return;
+  if (!up_ || paused_ || plans_in_flight_ > 0) return;
   DoTurn();
 }
 
@@ -266,7 +269,7 @@ void SimGroup::DoTurn() {
       Apply(std::get<Commands>(message));
     }
   }
-  if (scheduler_ == nullptr) return;
+  if (!scheduler_) return;
   if (report_due_) Report();
   if (draining_ && scheduler_->idle()) return Leave();
   PlanAhead();
@@ -282,7 +285,7 @@ void SimGroup::StartLeader(const GroupStart& start) {
   config.max_seq_len = options.router.max_seq_len;
   config.vocab_size = options.router.vocab_size;
   config.plans_in_flight = options.plans_in_flight;
-  scheduler_ = std::make_unique<Scheduler>(config);
+  scheduler_.emplace(config);
   report_due_ = true;
   OnHeartbeat(life_);
 }
@@ -320,17 +323,16 @@ void SimGroup::NoteSent(const RequestId& id) {
 
 void SimGroup::PlanAhead() {
   while (!scheduler_->full()) {
-    if (!scheduler_->Plan(world_->now(), next_plan_)) return;
-    CountPreemptions(next_plan_);
-    plans_.push_back(std::move(next_plan_));
-    next_plan_ = std::exchange(executed_, {});
-    if (plans_.size() == 1) BeginStep();
+    StepPlan& plan = PlanAt(plans_in_flight_);
+    if (!scheduler_->Plan(world_->now(), plan)) return;
+    CountPreemptions(plan);
+    if (++plans_in_flight_ == 1) BeginStep();
   }
 }
 
 void SimGroup::BeginStep() {
   const SimOptions& options = world_->options();
-  StepWork work = FakeExecutor::WorkOf(plans_.front());
+  StepWork work = FakeExecutor::WorkOf(RunningPlan());
   Duration length = StepTime(options.model_cost, options.device_cost, work);
   if (slowness_ > 1 && world_->now() < slow_until_) length *= slowness_;
   longest_step_ = std::max(longest_step_, length);
@@ -359,15 +361,23 @@ void SimGroup::OnStepEnd(uint64_t life) {
 }
 
 void SimGroup::EndStep() {
-  executor_.Execute(plans_.front(), result_);
-  executed_ = std::move(plans_.front());
-  plans_.pop_front();
-  if (!plans_.empty()) BeginStep();
+  scheduler_->PrefetchCommit(2);
+  executor_.Execute(RunningPlan(), result_);
+  NotePrefill(RunningPlan());
+  first_plan_ = (first_plan_ + 1) % plans_.size();
+  if (--plans_in_flight_ > 0) BeginStep();
   step_id_ = result_.step_id;
   scheduler_->Commit(world_->now(), result_, effects_);
   ForgetEnded();
   report_due_ = true;
   DoTurn();
+}
+
+void SimGroup::NotePrefill(const StepPlan& plan) {
+  uint32_t tokens = plan.NumTokens() - static_cast<uint32_t>(plan.rows.size());
+  if (tokens < TellingPrefill(world_->options().batch_tokens)) return;
+  if (prefills_since() == kTimeMax) prefills_since_ = world_->now();
+  last_prefill_ = plan.step_id;
 }
 
 void SimGroup::ForgetEnded() {
@@ -449,13 +459,25 @@ void SimGroup::SpeakForOthers(StepReport& report) {
 
 void SimGroup::OnHeartbeat(uint64_t life) {
   if (life != life_ || !up_) return;
-  if (!paused_ && plans_.empty() && scheduler_ != nullptr) Report();
+  if (!paused_ && plans_in_flight_ == 0 && scheduler_) Report();
   world_->Schedule(world_->now() + world_->options().router.group_lease / 3,
                    EventKind::kGroupHeartbeat, index_, life);
 }
 
+void SimGroup::PrefetchStep(size_t stage) const {
+  if (!scheduler_) return;
+  scheduler_->PrefetchCommit(stage);
+  if (stage == 0) {
+    Prefetch(result_.samples.data());
+    Prefetch(peers_.data());
+    executor_.PrefetchSlots();
+  } else {
+    Prefetch(RunningPlan().rows.data());
+  }
+}
+
 void SimGroup::Audit() const {
-  if (scheduler_ != nullptr) scheduler_->Audit();
+  if (scheduler_) scheduler_->Audit();
 }
 
 }  // namespace kvern::sim

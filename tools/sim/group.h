@@ -4,9 +4,9 @@
 // the roofline says.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -93,6 +93,10 @@ class SimGroup {
   void OnDeath(uint64_t life);
   void OnRankJoins(uint64_t life);
 
+  // Asks for the memory that the end of a step needs beside the group itself. In two stages, the
+  // second looking where the first has led.
+  void PrefetchStep(size_t stage) const;
+
   // S4: dies if the scheduler's books are wrong.
   void Audit() const;
 
@@ -104,11 +108,18 @@ class SimGroup {
   const std::string& name() const { return name_; }
   const std::vector<PeerId>& peers() const { return peers_; }
   uint64_t steps_of_life() const { return step_id_; }
+  // Since when it has, every hundred steps at least, computed enough of prompts in one step to show
+  // what they cost; kTimeMax: it does not.
+  Time prefills_since() const {
+    return step_id_ - last_prefill_ > kPrefillEvery ? kTimeMax : prefills_since_;
+  }
+  static uint32_t TellingPrefill(uint32_t batch_tokens) { return std::min(256u, batch_tokens / 2); }
   // Whether the router must refuse the report.
   bool IsLie(const StepReport& report) const { return lie_told_ && report == *lie_told_; }
   uint64_t kv_blocks() const { return kv_blocks_; }  // of this incarnation
   Incarnation incarnation() const { return incarnation_; }
-  const Scheduler* scheduler() const { return scheduler_.get(); }  // null before GroupStart
+  // Null before GroupStart.
+  const Scheduler* scheduler() const { return scheduler_ ? &*scheduler_ : nullptr; }
   const GroupTotals& totals() const { return totals_; }
   Duration longest_step() const { return longest_step_; }
 
@@ -121,6 +132,10 @@ class SimGroup {
   void NoteSent(const RequestId& id);
   // Plans as far ahead as may be.
   void PlanAhead();
+  // The `i`-th in flight, or the place of the next.
+  StepPlan& PlanAt(size_t i) { return plans_[(first_plan_ + i) % plans_.size()]; }
+  const StepPlan& RunningPlan() const { return plans_[first_plan_]; }
+  void NotePrefill(const StepPlan& plan);
   // Runs the oldest plan in flight.
   void BeginStep();
   void CountPreemptions(const StepPlan& plan);
@@ -169,19 +184,24 @@ class SimGroup {
   PeerId launcher_;
   GroupTotals totals_;
 
-  std::unique_ptr<Scheduler> scheduler_;
+  std::optional<Scheduler> scheduler_;
   FakeExecutor executor_;
   std::vector<std::pair<PeerId, RouterToWorker>> inbox_;
   WorkerEffects effects_;
-  std::deque<StepPlan> plans_;  // in flight; the first one runs
-  StepPlan next_plan_;          // these two are kept for their memory
-  StepPlan executed_;
+  // In flight, and a place for the next; the first of those in flight runs. Places are used again,
+  // with their memory.
+  std::array<StepPlan, kMaxPlansInFlight + 1> plans_;
+  size_t first_plan_ = 0;
+  size_t plans_in_flight_ = 0;
   StepResult result_;
   bool step_done_ = false;  // finished while paused
   bool draining_ = false;
   bool report_due_ = false;
   uint64_t acked_ = 0;
   uint64_t step_id_ = 0;
+  static constexpr uint64_t kPrefillEvery = 100;  // steps; the router remembers some more
+  Time prefills_since_ = kTimeMax;
+  uint64_t last_prefill_ = 0;  // the last step of that kind
   Duration longest_step_ = 0;
   uint64_t preemptions_ = 0;  // of this life, as last reported
   uint64_t recomputed_tokens_ = 0;

@@ -86,7 +86,8 @@ void Simulation::CheckCommands(const ToWorker& to) {
     }
     for (const Dispatch& dispatch : commands->dispatches) {
       checker_.Dispatched(now(), dispatch, owner, group.kv_blocks());
-      breaker_.Started(now(), owner, dispatch.request_id);
+      // Where nobody tells it of first tokens it would take all that was sent for waiting for one.
+      if (hears_reports_) breaker_.Started(now(), owner, dispatch.request_id);
       sent.requests.push_back(dispatch.request_id);
     }
     if (!commands->dispatches.empty()) sent_now_.insert({owner, to.worker});
@@ -233,6 +234,10 @@ void Simulation::CheckInTime(const SimGroup& group, const Record& record) {
   bool reports_late = options_.faults[Fault::kGroupLinkSlow] > 0;
   if (options_.optimistic) return;  // promises no such thing
   if (reports_late || group.steps_of_life() < kStepsToLearn) return;
+  // And what prompts cost, where this one costs more than a step.
+  bool is_long = record.prompt_tokens > SimGroup::TellingPrefill(options_.batch_tokens);
+  Duration heard_after = options_.max_delay + options_.router_turn;
+  if (is_long && group.prefills_since() > now() - heard_after) return;
   Duration prefill = 0;
   for (uint32_t done = 0; done < record.prompt_tokens;) {
     uint32_t chunk = std::min(options_.batch_tokens, record.prompt_tokens - done);

@@ -8,7 +8,7 @@
 
 namespace kvern::sim {
 
-void LeastRequests::Step(Time /*now*/, RouterEvent event, RouterEffects& effects) {
+void LeastRequests::Step(Time /*now*/, RouterEvent&& event, RouterEffects& effects) {
   if (auto* said = std::get_if<ClientSaid>(&event)) {
     OnClient(said->client, said->message, effects);
   } else if (auto* worker = std::get_if<WorkerSaid>(&event)) {

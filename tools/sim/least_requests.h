@@ -16,11 +16,12 @@ class LeastRequests : public FrontEnd {
  public:
   explicit LeastRequests(const RouterConfig& config) : config_(config) {}
 
-  void Step(Time now, RouterEvent event, RouterEffects& effects) override;
+  void Step(Time now, RouterEvent&& event, RouterEffects& effects) override;
   void Flush(Time now, RouterEffects& effects) override;
   Time NextDeadline() const override { return kTimeMax; }
   bool Drained() const override;
   RouterStatus Status(Time now) override;
+  void PrefetchReport(PeerId /*rank*/, size_t /*stage*/) override {}
   // It has no queue and keeps no ledger.
   RouterBooks Books(Time /*now*/, PeerId /*rank*/) override { return {}; }
   uint64_t ReservedBlocks(PeerId /*rank*/) override { return 0; }

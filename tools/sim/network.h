@@ -44,6 +44,7 @@ class Network {
   }
   // REQUIRES: made by Connect.
   Connection& At(PeerId peer) { return connections_[peer]; }
+  const Connection& At(PeerId peer) const { return connections_[peer]; }
 
   // When a message sent now arrives.
   Time Arrival(Time now, Direction& direction) {

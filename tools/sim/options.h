@@ -32,7 +32,7 @@ struct Declared {
 
 // How an OptimisticRouter admits, beside what fits into memory.
 struct OptimisticAdmission {
-  bool step_budget = false;          // no prompt starts while others fill about two steps
+  bool step_budget = false;           // no prompt starts while others fill about two steps
   uint64_t max_running = UINT64_MAX;  // requests of a group
 };
 

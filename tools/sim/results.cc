@@ -1,6 +1,7 @@
 #include "tools/sim/results.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -85,6 +86,25 @@ void AddKv(const Simulation& simulation, const Window& window, Results& results)
   results.kv_reserved_mean = static_cast<double>(reserved) / static_cast<double>(total);
 }
 
+Spread SpreadOf(const std::vector<double>& values) {
+  if (values.empty()) return {};
+  auto [least, most] = std::ranges::minmax(values);
+  double sum = std::accumulate(values.begin(), values.end(), 0.0);
+  return {least, sum / static_cast<double>(values.size()), most};
+}
+
+void AddGroups(const Simulation& simulation, Results& results) {
+  std::vector<double> used;
+  std::vector<double> running;
+  for (const auto& [name, use] : simulation.group_use()) {
+    used.push_back(static_cast<double>(use.used_blocks) / static_cast<double>(use.total_blocks));
+    running.push_back(static_cast<double>(use.running) / static_cast<double>(use.samples));
+  }
+  results.groups = used.size();
+  results.group_kv_used = SpreadOf(used);
+  results.group_running = SpreadOf(running);
+}
+
 // " 0 12 88 ...": means over the tenths of the run with load; "-" where there was no sample.
 std::string KvOverTime(const Results& results) {
   constexpr int kParts = 10;
@@ -100,6 +120,39 @@ std::string KvOverTime(const Results& results) {
     absl::StrAppend(&text, " ", total == 0 ? "-" : absl::StrCat(100 * used / total));
   }
   return text;
+}
+
+// What was asked and what came of it, against what there is if that was measured.
+std::string LoadText(const Results& r) {
+  bool measured = r.capacity_rps > 0;
+  auto times = [&](double rps) {
+    return measured ? absl::StrFormat(" (%.2f x capacity)", rps / r.capacity_rps) : "";
+  };
+  std::string text =
+      absl::StrFormat("offered %.2f requests/s%s\n", r.offered_rps, times(r.offered_rps));
+  if (measured) {
+    absl::StrAppendFormat(&text,
+                          "capacity %.2f requests/s: completed while some always wait, without "
+                          "deadlines; where more ask, more are short, and goodput may be above\n",
+                          r.capacity_rps);
+  } else {
+    absl::StrAppend(&text, "capacity not measured (--load does, --rate does not)\n");
+  }
+  absl::StrAppendFormat(&text,
+                        "goodput %.2f requests/s%s: completed, TTFT within %g ms, TPOT within %g "
+                        "ms\ncompleted %.2f requests/s (%d)\n",
+                        r.goodput_rps, times(r.goodput_rps), Milliseconds(r.slo.ttft),
+                        Milliseconds(r.slo.tpot), r.completed_rps, r.completed);
+  return text;
+}
+
+std::string GroupsText(const Results& r) {
+  const Spread& used = r.group_kv_used;
+  const Spread& running = r.group_running;
+  return absl::StrFormat(
+      "by group (%d), least / mean / most: KV used %.3f / %.3f / %.3f, "
+      "requests running %.1f / %.1f / %.1f\n",
+      r.groups, used.least, used.mean, used.most, running.least, running.mean, running.most);
 }
 
 }  // namespace
@@ -145,6 +198,8 @@ Results Collect(const Simulation& simulation, const std::vector<std::string>& te
     results.recomputed_tokens += group->totals().recomputed_tokens;
   }
   AddKv(simulation, window, results);
+  AddGroups(simulation, results);
+  results.slo = options.slo;
   results.fairness_gap_tokens = simulation.fairness().gap();
   results.fairness_bound_tokens = simulation.fairness().allowed_gap();
   results.faults = simulation.faults();
@@ -177,6 +232,12 @@ std::string ToJson(const Results& r, uint64_t seed, const std::string& options) 
   json["recomputed_tokens"] = r.recomputed_tokens;
   json["kv_used_mean"] = r.kv_used_mean;
   json["kv_reserved_mean"] = r.kv_reserved_mean;
+  auto spread = [](const Spread& s) {
+    return nlohmann::ordered_json{{"least", s.least}, {"mean", s.mean}, {"most", s.most}};
+  };
+  json["by_group"] = {{"groups", r.groups},
+                      {"kv_used", spread(r.group_kv_used)},
+                      {"running", spread(r.group_running)}};
   json["fairness_gap_tokens"] = r.fairness_gap_tokens;
   json["fairness_bound_tokens"] = r.fairness_bound_tokens;
   auto& series = json["kv_series"] = nlohmann::ordered_json::array();
@@ -207,17 +268,17 @@ std::string ToJson(const Results& r, uint64_t seed, const std::string& options) 
 }
 
 std::string ToText(const Results& r) {
-  std::string text = absl::StrFormat(
-      "offered %.2f requests/s, capacity %.2f\n"
-      "goodput %.2f requests/s, completed %.2f (%d)\n"
+  std::string text = LoadText(r);
+  absl::StrAppendFormat(
+      &text,
       "TTFT ms p50 %.0f p90 %.0f p99 %.0f   TPOT ms p50 %.1f p90 %.1f p99 %.1f\n"
       "expired %d; preemptions %d, of %d requests, at most %d of one, recomputed tokens %d\n"
       "KV used %.3f, reserved %.3f of all blocks\n",
-      r.offered_rps, r.capacity_rps, r.goodput_rps, r.completed_rps, r.completed, r.ttft_ms.p50,
-      r.ttft_ms.p90, r.ttft_ms.p99, r.tpot_ms.p50, r.tpot_ms.p90, r.tpot_ms.p99, r.expired,
-      r.preemptions, r.preempted_requests, r.preemptions_max, r.recomputed_tokens, r.kv_used_mean,
-      r.kv_reserved_mean);
-  absl::StrAppend(&text, "KV used in each tenth of the time, percent:", KvOverTime(r), "\n");
+      r.ttft_ms.p50, r.ttft_ms.p90, r.ttft_ms.p99, r.tpot_ms.p50, r.tpot_ms.p90, r.tpot_ms.p99,
+      r.expired, r.preemptions, r.preempted_requests, r.preemptions_max, r.recomputed_tokens,
+      r.kv_used_mean, r.kv_reserved_mean);
+  absl::StrAppend(&text, GroupsText(r),
+                  "KV used in each tenth of the time, percent:", KvOverTime(r), "\n");
   for (const auto& [reason, count] : r.refused) {
     absl::StrAppend(&text, "refused ", reason, ": ", count, "\n");
   }

@@ -17,6 +17,13 @@ struct Percentiles {
   double p99 = 0;
 };
 
+// Over the groups, each with its mean over the time that it was live.
+struct Spread {
+  double least = 0;
+  double mean = 0;
+  double most = 0;
+};
+
 struct TenantResults {
   double offered_rps = 0;
   double goodput_rps = 0;
@@ -46,6 +53,10 @@ struct Results {
   uint64_t fairness_bound_tokens = 0;  // of that gap
   double kv_used_mean = 0;             // shares of the blocks
   double kv_reserved_mean = 0;
+  size_t groups = 0;      // that were live at some time
+  Spread group_kv_used;   // shares of a group's blocks
+  Spread group_running;   // requests
+  Slo slo;                // what goodput means
   Duration duration = 0;  // of the load
   std::vector<KvSample> kv_samples;
   std::map<std::string, TenantResults> per_tenant;

@@ -20,7 +20,7 @@ void Simulation::Disconnect(PeerId peer, bool lose_tail) {
   network_.At(peer).lose_tail = lose_tail;
 }
 
-void Simulation::ToRouter(PeerId peer, RouterEvent event) {
+void Simulation::ToRouter(PeerId peer, RouterEvent&& event) {
   if (!SpoilCredit(peer, event)) Deliver(peer, std::move(event));
 }
 
@@ -36,7 +36,7 @@ bool Simulation::SpoilCredit(PeerId peer, RouterEvent& event) {
   return true;
 }
 
-void Simulation::Deliver(PeerId peer, RouterEvent event) {
+void Simulation::Deliver(PeerId peer, RouterEvent&& event) {
   Time at = network_.Arrival(now(), network_.At(peer).up);
   uint64_t slot = to_router_.Put({peer, std::move(event)});
   Schedule(at, EventKind::kRouterReceives, 0, slot);
@@ -56,7 +56,7 @@ void Simulation::WakeRouter(Time at) {
   Schedule(at, EventKind::kRouterTurn, 0, 0);
 }
 
-void Simulation::Step(RouterEvent event) {
+void Simulation::Step(RouterEvent&& event) {
   PeerId reporter = 0;
   bool lie = false;
   Heard heard;
@@ -118,12 +118,23 @@ void Simulation::Hear(uint32_t group, const Heard& heard, bool refused) {
   if (refused && !heard.runs.empty()) watch_.HeardRefused();
 }
 
+void Simulation::PrefetchReports(size_t at) {
+  for (size_t stage = 0; stage < Router::kPrefetchStages; ++stage) {
+    size_t i = at + Router::kPrefetchStages - stage;
+    const auto* worker = i < reading_.size() ? std::get_if<WorkerSaid>(&reading_[i]) : nullptr;
+    if (worker != nullptr) front_end_->PrefetchReport(worker->worker, stage);
+  }
+}
+
 void Simulation::Turn() {
   effects_.Clear();
   std::vector<std::pair<PeerId, Incarnation>> hellos;
-  std::vector<RouterEvent> inbox = std::exchange(inbox_, {});
-  size_t events = inbox.size();
-  for (RouterEvent& event : inbox) {
+  reading_.clear();
+  reading_.swap(inbox_);
+  size_t events = reading_.size();
+  for (size_t i = 0; i < events; ++i) {
+    RouterEvent& event = reading_[i];
+    PrefetchReports(i);
     if (const auto* said = std::get_if<ClientSaid>(&event)) {
       const auto* hello = std::get_if<Hello>(&said->message);
       if (hello != nullptr) hellos.emplace_back(said->client, hello->client_incarnation);

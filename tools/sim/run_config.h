@@ -28,6 +28,7 @@ struct RunConfig {
   double duration = 180;
   std::string faults = "none";
   std::vector<Declared> declared = {{4096, 700}, {1024, 300}};
+  std::string tenants_file;
   std::vector<TenantConfig> tenants;  // of the tenants file
   std::vector<uint32_t> shares;       // of the requests; empty: each tenant has the same
   std::string only_tenant;            // the others ask for nothing; "": all do

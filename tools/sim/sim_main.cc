@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "cluster/base/clock.h"
+#include "router/tenants_file.h"
 #include "tools/sim/command_line.h"
 #include "tools/sim/trial.h"
 
@@ -70,6 +71,11 @@ int Main(int argc, char** argv) {
   }
   if (config.load > 0 && config.rate > 0) {
     return Fail(InvalidArgument("--load and --rate, not both"), 2);
+  }
+  if (!config.tenants_file.empty()) {
+    absl::StatusOr<std::vector<TenantConfig>> tenants = ReadTenantsFile(config.tenants_file);
+    if (!tenants.ok()) return Fail(InvalidArgument("--tenants: ", tenants.status().message()), 1);
+    config.tenants = *std::move(tenants);
   }
   absl::StatusOr<RunPlan> checked = MakePlan(config, 1, nullptr);
   if (!checked.ok()) return Fail(checked.status(), 2);

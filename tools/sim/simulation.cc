@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "cluster/base/prefetch.h"
 #include "tools/sim/least_requests.h"
 #include "tools/sim/optimistic_router.h"
 
@@ -179,14 +180,37 @@ void Simulation::Sample() {
     sample.used_blocks += group.used_blocks;
     sample.reserved_blocks += group.reserved_blocks;
     sample.total_blocks += group.total_blocks;
+    bool in_window = now() >= options_.warm_up && now() < options_.duration;
+    if (!in_window || !group.live) continue;
+    GroupUse& use = group_use_[group.name];
+    ++use.samples;
+    use.used_blocks += group.used_blocks;
+    use.total_blocks += group.total_blocks;
+    use.running += group.running;
   }
   kv_samples_.push_back(sample);
   if (load_on_) Schedule(now() + kSampleEvery, EventKind::kSample, 0, 0);
 }
 
+void Simulation::PrefetchSoon() const {
+  static constexpr size_t kEventsAhead[] = {5, 2, 0};  // at each stage
+  auto group = [this](size_t stage) -> const SimGroup* {
+    const Event* soon = queue_.Soon(kEventsAhead[stage]);
+    bool ends = soon != nullptr && soon->kind == EventKind::kGroupStepEnds;
+    return ends ? groups_[soon->index].get() : nullptr;
+  };
+  if (const SimGroup* first = group(0)) Prefetch(first);
+  if (const SimGroup* second = group(1)) second->PrefetchStep(0);
+  if (const SimGroup* third = group(2)) {
+    third->PrefetchStep(1);
+    Prefetch(&network_.At(third->peers()[0]));
+  }
+}
+
 void Simulation::RunUntil(Time end) {
   while (!queue_.empty() && queue_.NextTime() <= end && violations_.size() < kMaxViolations) {
     Event event = queue_.Pop();
+    PrefetchSoon();
     Handle(event);
     if (queue_.executed() >= next_full_check_) CheckFully();
   }

@@ -39,6 +39,14 @@ struct KvSample {
   uint64_t queue_entries = 0;
 };
 
+// Sums over the samples of one group between warm-up and the end of the load.
+struct GroupUse {
+  uint64_t samples = 0;  // in which it was live
+  uint64_t used_blocks = 0;
+  uint64_t total_blocks = 0;
+  uint64_t running = 0;  // requests
+};
+
 class Simulation : public World, private FaultTargets {
  public:
   // All outlive the simulation. `filters` may be null when no request reads text.
@@ -57,6 +65,8 @@ class Simulation : public World, private FaultTargets {
   const RouterCounters& counters() const { return counters_; }
   const std::vector<std::unique_ptr<SimGroup>>& groups() const { return groups_; }
   const std::vector<KvSample>& kv_samples() const { return kv_samples_; }
+  // By name.
+  const std::map<std::string, GroupUse>& group_use() const { return group_use_; }
   const FairnessMeter& fairness() const { return watch_.fairness(); }
   const FlowCounts& flow() const { return flow_.counts(); }
   const FaultCounts& faults() const { return faults_.counts(); }
@@ -71,7 +81,7 @@ class Simulation : public World, private FaultTargets {
   PeerId ConnectGroup(uint32_t owner) override { return network_.Connect(true, owner); }
   PeerId ConnectClient(uint32_t owner) override { return network_.Connect(false, owner); }
   void Disconnect(PeerId peer, bool lose_tail) override;
-  void ToRouter(PeerId peer, RouterEvent event) override;
+  void ToRouter(PeerId peer, RouterEvent&& event) override;
 
  private:
   struct UpMessage {
@@ -102,16 +112,20 @@ class Simulation : public World, private FaultTargets {
   void KeepWaiting();
   void Sample();
   void RunUntil(Time end);
+  // Asks for the memory of the events that come next.
+  void PrefetchSoon() const;
   bool Quiet();
   void FinishLiveness();
 
   // ---- router_loop.cc: what stands in for router/io
   void WakeRouter(Time at);
-  void Deliver(PeerId peer, RouterEvent event);
+  void Deliver(PeerId peer, RouterEvent&& event);
   // What a client says of its readers may be lost, come late or be a lie. True: it is taken care
   // of.
   bool SpoilCredit(PeerId peer, RouterEvent& event);
   void Turn();
+  // Asks for the memory of the reports that come after the `at`-th event of reading_.
+  void PrefetchReports(size_t at);
   // What a report says of the requests that it is about.
   struct Heard {
     struct Run {
@@ -122,7 +136,7 @@ class Simulation : public World, private FaultTargets {
     std::vector<Run> runs;
     std::vector<Nack> nacks;
   };
-  void Step(RouterEvent event);
+  void Step(RouterEvent&& event);
   static Heard HeardIn(const StepReport& report);
   void Hear(uint32_t group, const Heard& heard, bool refused);
   void Emit(RouterEffects& effects);
@@ -177,6 +191,7 @@ class Simulation : public World, private FaultTargets {
   Slab<DownMessage> to_peers_;
   Slab<std::function<void()>> calls_;
   std::vector<RouterEvent> inbox_;
+  std::vector<RouterEvent> reading_;  // the inbox of the turn under way
   Time wake_at_ = kTimeMax;
   std::optional<Ask> next_ask_;
   uint64_t asked_ = 0;
@@ -201,6 +216,7 @@ class Simulation : public World, private FaultTargets {
   uint64_t next_full_check_ = 0;    // in events
   bool groups_delay_ = false;       // by faults: R6 cannot hold
   std::vector<KvSample> kv_samples_;
+  std::map<std::string, GroupUse> group_use_;
   RouterCounters counters_;
   std::vector<std::string> violations_;
 };

@@ -28,7 +28,7 @@ class World {
   // The connection is gone: what is under way from it may still arrive, unless `lose_tail`.
   virtual void Disconnect(PeerId peer, bool lose_tail) = 0;
   // Puts an event into the router's inbox after the link's delay.
-  virtual void ToRouter(PeerId peer, RouterEvent event) = 0;
+  virtual void ToRouter(PeerId peer, RouterEvent&& event) = 0;
 };
 
 }  // namespace kvern::sim

@@ -91,6 +91,7 @@ TEST_F(KvernSim, ReplaysATrace) {
                             "recomputed_tokens",
                             "kv_used_mean",
                             "kv_reserved_mean",
+                            "by_group",
                             "fairness_gap_tokens",
                             "fairness_bound_tokens",
                             "per_tenant",
@@ -211,7 +212,31 @@ TEST_F(KvernSim, TenantsComeFromAFile) {
   Outcome bad = Run(tenants + " --shares 1,1,1");
   EXPECT_EQ(bad.exit_code, 2);
   EXPECT_THAT(bad.errors, HasSubstr("--shares: 3 of them, allowed: one for each of the 2 tenants"));
-  EXPECT_EQ(Run("--rate 1 --tenants /nonexistent").exit_code, 2);
+  bad = Run("--rate 1 --tenants /nonexistent");
+  EXPECT_EQ(bad.exit_code, 1);
+  EXPECT_THAT(bad.errors, HasSubstr("--tenants: cannot open /nonexistent"));
+}
+
+TEST_F(KvernSim, TheTextSaysWhatItsFiguresMean) {
+  std::string text = Run(Trace() + " --rate 4 --groups 2 --slo-ttft 900ms --duration 30").output;
+  EXPECT_THAT(text, HasSubstr("capacity not measured (--load does, --rate does not)\n"));
+  EXPECT_THAT(text, HasSubstr("completed, TTFT within 900 ms, TPOT within 60 ms\n"));
+  EXPECT_THAT(text, ::testing::ContainsRegex("by group \\(2\\), least / mean / most: KV used "
+                                             "0\\.[0-9]+ / 0\\.[0-9]+ / 0\\.[0-9]+, requests"));
+  text = Run(Trace() + " --load 2 --duration 30").output;
+  EXPECT_THAT(text,
+              ::testing::ContainsRegex("offered [0-9.]+ requests/s \\([12]\\.[0-9]+ x capacity"));
+  EXPECT_THAT(text, HasSubstr("requests/s: completed while some always wait"));
+}
+
+TEST_F(KvernSim, GroupsAddUpToTheWhole) {
+  nlohmann::json json = Run(Trace() + " --rate 4 --groups 2" + kShort).Json();
+  const nlohmann::json& used = json["by_group"]["kv_used"];
+  EXPECT_EQ(json["by_group"]["groups"], 2);
+  EXPECT_NEAR(used["mean"].get<double>(), json["kv_used_mean"].get<double>(), 1e-9);
+  EXPECT_LE(used["least"].get<double>(), used["mean"].get<double>());
+  EXPECT_GE(used["most"].get<double>(), used["mean"].get<double>());
+  EXPECT_GT(json["by_group"]["running"]["least"].get<double>(), 0);
 }
 
 TEST_F(KvernSim, UsageErrorsNameTheOption) {

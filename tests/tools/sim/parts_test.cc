@@ -1,5 +1,5 @@
-// The simulator's parts on their own: faults by name, the fake model, workloads, the fairness
-// meter, shrinking.
+// The simulator's parts on their own: the queue of events, faults by name, the fake model,
+// workloads, the fairness meter, shrinking.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -7,7 +7,10 @@
 #include <map>
 #include <set>
 #include <string>
+#include <utility>
 
+#include "cluster/base/rng.h"
+#include "tools/sim/event_queue.h"
 #include "tools/sim/fairness.h"
 #include "tools/sim/faults.h"
 #include "tools/sim/shrink.h"
@@ -33,6 +36,41 @@ TEST(Faults, ByName) {
                 HasSubstr("allowed: none, all"))
         << bad;
   }
+}
+
+TEST(EventQueue, TakesByTimeThenByOrderOfScheduling) {
+  // Beside an ordered set: steps of all lengths, equal times, and events for now.
+  Rng rng(1);
+  EventQueue queue;
+  std::set<std::pair<Time, uint64_t>> expected;
+  uint64_t pushed = 0;
+  auto push = [&](Duration ahead) {
+    Time at = queue.now() + ahead;
+    queue.Push(at, EventKind::kCall, 0, pushed);
+    expected.insert({at, pushed++});
+  };
+  for (int i = 0; i < 100; ++i) push(i * kMillisecond);
+  for (int i = 0; i < 20'000 && !expected.empty(); ++i) {
+    for (uint64_t more = rng.Below(expected.size() < 300 ? 4 : 2); more > 0 && i < 15'000; --more) {
+      Duration longest = int64_t{1} << rng.Below(36);
+      push(rng.Between(0, longest) / kMicrosecond * kMicrosecond);
+    }
+    ASSERT_EQ(queue.NextTime(), expected.begin()->first);
+    size_t ahead = 0;
+    for (auto next = expected.begin(); next != expected.end(); ++next, ++ahead) {
+      const Event* soon = queue.Soon(ahead);
+      if (soon == nullptr) break;
+      ASSERT_EQ(soon->value, next->second);
+    }
+    ASSERT_GE(ahead, 1u);
+    Event event = queue.Pop();
+    ASSERT_EQ(event.value, expected.begin()->second);
+    ASSERT_EQ(queue.now(), expected.begin()->first);
+    expected.erase(expected.begin());
+    ASSERT_EQ(queue.empty(), expected.empty());
+  }
+  EXPECT_GT(pushed, 10'000u);
+  EXPECT_TRUE(expected.empty());
 }
 
 TEST(FakeModel, EndsWhereTheSeedSays) {
