@@ -62,7 +62,8 @@ class ChatTest(unittest.TestCase):
         done = self.chat("--prompt", "refuse")
         self.assertEqual((done.returncode, done.stdout), (1, ""))
         self.assertIn("kvern-chat: never_fits: needs 99 blocks (needed_blocks 99, "
-                      "available_blocks 64, largest_total_tokens 1024)", done.stderr)
+                      "available_blocks 64, needed_total_tokens 1100, "
+                      "largest_total_tokens 1024)", done.stderr)
         error = json.loads(self.chat("--prompt", "refuse", "--json").stdout)["error"]
         self.assertEqual((error["code"], error["details"]["needed_blocks"]), ("never_fits", 99))
 
@@ -80,7 +81,7 @@ class ChatTest(unittest.TestCase):
     def test_it_says_that_nobody_answers_yet(self):
         self.router.close()
         chat = self.start("--prompt", "one")
-        said = f"kvern-chat: no router answers at {self.router.endpoint} yet; trying for 30 s\n"
+        said = f"kvern-chat: no router answers at {self.router.endpoint} yet; trying for 30 s (--timeout)\n"
         wait_for(lambda: chat.stderr == said, "word of the wait")
         self.router = ScriptedRouter(port=self.router.port)
         self.assertEqual((chat.wait(), chat.stdout), (0, "one \n"))
@@ -111,7 +112,28 @@ class ChatTest(unittest.TestCase):
         self.assertEqual((done.returncode, done.stdout), (0, "one \ntwo \n"))
         last = [entry[1] for entry in self.router.log if entry[0] == "generate"][-1]
         self.assertEqual(self.contents(last), [("system", "Be brief."), ("user", "two")])
-        self.assertIn("/new", self.chat("--help").stdout)
+        self.assertIn("/help", self.chat("--help").stdout)
+
+    def test_commands_are_not_asked(self):
+        done = self.chat(input="/help\n")
+        self.assertEqual((done.returncode, done.stdout), (0, ""))
+        self.assertIn("/new    forgets", done.stderr)
+        self.assertNotIn("no command", done.stderr)
+        done = self.chat(input="one\n/bogus\x1b[2J\n")
+        self.assertEqual((done.returncode, done.stdout), (1, "one \n"))
+        self.assertIn("kvern-chat: '/bogus", done.stderr)
+        self.assertIn("is no command and was not asked\n  /new    forgets", done.stderr)
+        self.assertNotIn("\x1b", done.stderr)
+        done = self.chat(input=" /etc/hosts\n")
+        self.assertEqual((done.returncode, done.stdout), (0, "/etc/hosts \n"))
+        self.assertEqual(len(self.router.requests), 2)
+
+    def test_how_long_a_silent_router_is_waited_for(self):
+        self.router.close()
+        done = self.chat("--prompt", "one", "--timeout", "1100ms")
+        self.assertEqual((done.returncode, done.stdout), (1, ""))
+        self.assertIn("yet; trying for 1.1 s (--timeout)", done.stderr)
+        self.assertIn("--timeout: '0s', allowed: 1ms to 24h", self.chat("--timeout", "0s").stderr)
 
     def test_time_to_the_first_token(self):
         self.chat("--prompt", "one", "--ttft-deadline", "2m")

@@ -20,6 +20,8 @@ void Print(std::string_view text) {
 
 // Later than any router that is there accepts a request, sooner than a person doubts.
 constexpr int kSilenceMs = 1000;
+// Of what is no command.
+constexpr size_t kShownBytes = 40;
 
 void PrintError(const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); }
 
@@ -92,14 +94,29 @@ bool Chat::Converse() {
     std::optional<std::string> line = ReadLine();
     if (!line.has_value()) break;
     if (line->empty()) continue;
-    if (*line == "/new") {
-      BeginAfresh();
-      continue;
-    }
-    good = Ask(*line);
+    good = line->starts_with('/') ? Command(*line) : Ask(*line);
   }
   if (at_terminal) std::fputs("\n", stderr);
   return good;
+}
+
+bool Chat::Command(const std::string& line) {
+  if (line == "/new") {
+    BeginAfresh();
+    return true;
+  }
+  bool known = line == "/help";
+  if (!known) {
+    PrintError(absl::StrCat("kvern-chat: '", Printable(line.substr(0, kShownBytes)),
+                            "' is no command and was not asked"));
+  }
+  PrintError(
+      "  /new    forgets the conversation, all but --system\n"
+      "  /help   shows this\n"
+      "Ctrl-C cancels an answer; at the prompt it leaves, as the end of the input does. A "
+      "question\n"
+      "that begins with / is asked with a blank before it.");
+  return known;
 }
 
 Answer Chat::Stream(GenerateRequest request, AnswerTimes* times) {
@@ -116,7 +133,8 @@ Answer Chat::Stream(GenerateRequest request, AnswerTimes* times) {
     pollfd polled[2] = {{inbox_->arrived.fd(), POLLIN, 0}, {interrupts_, POLLIN, 0}};
     if (poll(polled, 2, silence_ms) == 0) {
       PrintError(absl::StrCat("kvern-chat: the router at ", options_.endpoint,
-                              " has not accepted the question yet; Ctrl-C gives up"));
+                              " has not accepted the question yet; Ctrl-C gives up (request ",
+                              request_id.ToString(), ")"));
     }
     silence_ms = -1;
     if (Interrupted()) client_->Cancel(request_id);

@@ -33,7 +33,8 @@ class Chat {
 
   // One question, one answer. True if the answer came to its end.
   bool Ask(const std::string& question);
-  // Reads questions from stdin until its end or Ctrl-C; the line /new forgets the conversation.
+  // Reads questions from stdin until its end or Ctrl-C; lines that begin with / are
+  // commands.
   // True if the last answer came to its end.
   bool Converse();
 
@@ -48,6 +49,8 @@ class Chat {
     std::deque<RequestEvent> events;
   };
 
+  // A line that begins with /. True if there is such a command.
+  bool Command(const std::string& line);
   // As at the start: of what was said only the system message is left.
   void BeginAfresh();
   GenerateRequest Request() const;

@@ -14,6 +14,8 @@
 namespace kvern {
 namespace {
 
+constexpr Duration kLongestTimeout = 24 * 3600 * kSecond;
+
 struct CommandLine {
   ClientOptions client;
   ChatOptions chat;
@@ -32,8 +34,8 @@ CommandLine Parse(int argc, char** argv) {
   line.client.name = "kvern-chat";
   Options options("kvern-chat", "kvern-chat [--endpoint ENDPOINT] [--prompt TEXT] [options]");
   options.String("endpoint", "ENDPOINT", "of the router", &line.client.endpoint, CheckEndpoint);
-  options.String("prompt", "TEXT", "one question; without, a conversation on stdin (/new: afresh)",
-                 &line.prompt);
+  options.String("prompt", "TEXT",
+                 "one question; without, a conversation on stdin (see /help there)", &line.prompt);
   options.String("system", "TEXT", "how the model is to behave", &line.chat.system);
   options.Custom("max-tokens", "N", "longest answer (default: the service's)",
                  [&](std::string_view text) -> absl::Status {
@@ -68,6 +70,16 @@ CommandLine Parse(int argc, char** argv) {
                    line.chat.ttft_deadline_ms = static_cast<uint32_t>(value / kMillisecond);
                    return absl::OkStatus();
                  });
+  options.Custom("timeout", "TIME",
+                 "longest silence of the router that is waited for (default 30s)",
+                 [&](std::string_view text) -> absl::Status {
+                   KVERN_ASSIGN_OR_RETURN(Duration value, ParseDuration(text));
+                   if (value < kMillisecond || value > kLongestTimeout) {
+                     return InvalidArgument("'", ToAbsl(text), "', allowed: 1ms to 24h");
+                   }
+                   line.client.timeout = value;
+                   return absl::OkStatus();
+                 });
   options.Flag("json", "answers as JSON lines, not streamed", &line.chat.json);
   options.ParseOrExit(argc, argv);
   return line;
@@ -82,8 +94,8 @@ int Run(int argc, char** argv) {
   CommandLine line = Parse(argc, argv);
   line.chat.endpoint = line.client.endpoint;
   absl::StatusOr<std::unique_ptr<Client>> client = Client::Connect(line.client, [&] {
-    std::fprintf(stderr, "kvern-chat: no router answers at %s yet; trying for %d s\n",
-                 line.client.endpoint.c_str(), static_cast<int>(line.client.timeout / kSecond));
+    std::fprintf(stderr, "kvern-chat: no router answers at %s yet; trying for %g s (--timeout)\n",
+                 line.client.endpoint.c_str(), static_cast<double>(line.client.timeout) / kSecond);
   });
   if (!client.ok()) return Fail(client.status());
   // Only now: while nobody answers, Ctrl-C simply ends the program.
