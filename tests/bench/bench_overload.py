@@ -52,7 +52,7 @@ class SleepingService(Service):
                     "--group", f"sleepers-{number}", "--slots", SLOTS,
                     "--kv-blocks", SLEEPING_BLOCKS, "--token-time", f"{TOKEN_MS}ms"])
                 self._stack.callback(worker.close)
-            if not lines.readline():
+            if not any("ready" in json.loads(line) for line in lines):
                 raise AssertionError("the router is not ready; it said:\n" + self.router.stderr)
 
     def close(self):
