@@ -14,7 +14,7 @@
 #include "cluster/base/exit_codes.h"
 #include "cluster/base/log.h"
 #include "cluster/base/machine.h"
-#include "cluster/base/options.h"
+#include "cluster/base/option_ranges.h"
 #include "cluster/net/socket.h"
 #include "router/announce.h"
 #include "router/io/router_loop.h"
@@ -29,7 +29,6 @@ namespace kvern {
 namespace {
 
 // Less than a rank waits by itself, so that those who wait hear which ranks are absent.
-constexpr Duration kMaxJoinTimeout = 570 * kSecond;
 
 struct Settings {
   ServedModelOptions model;
@@ -42,7 +41,7 @@ struct Settings {
   uint64_t queue_bytes = 256ull << 20;
   int64_t queue_seconds = 60;
   Duration default_ttft_deadline = 10 * kSecond;
-  Duration join_timeout = kMaxJoinTimeout;
+  Duration join_timeout = kJoinTimeoutRange.most;
   std::string tenants;
   int64_t stream_window = 1024;
   Duration slow_reader_timeout = 30 * kSecond;
@@ -71,27 +70,21 @@ Settings ParseCommandLine(int argc, char** argv) {
   options.Count("queue-entries", "N", "most requests that may wait", &settings.queue_entries, 1,
                 1 << 20);
   options.Size("queue-bytes", "most bytes of waiting requests (default 256MiB)",
-               &settings.queue_bytes);
+               &settings.queue_bytes, kQueueBytesRange);
   options.Count("queue-seconds", "N", "longest predicted wait, in seconds", &settings.queue_seconds,
                 1, 86400);
-  options.Custom("join-timeout", "TIME",
-                 "from a group's first rank that joins to its last (default 570s)",
-                 [&](std::string_view text) -> absl::Status {
-                   KVERN_ASSIGN_OR_RETURN(settings.join_timeout, ParseDuration(text));
-                   if (settings.join_timeout >= kSecond && settings.join_timeout <= kMaxJoinTimeout)
-                     return absl::OkStatus();
-                   return InvalidArgument("'", ToAbsl(text), "', allowed: 1s to 570s");
-                 });
+  options.Time("join-timeout", "from a group's first rank that joins to its last (default 570s)",
+               &settings.join_timeout, kJoinTimeoutRange);
   options.String("tenants", "FILE", "JSON: weights, quotas and priorities of tenants",
                  &settings.tenants);
   options.Time("default-ttft-deadline", "longest wait for a first token (default 10s)",
-               &settings.default_ttft_deadline);
+               &settings.default_ttft_deadline, kTtftDeadlineRange);
   options.Count("stream-window", "N", "tokens sent ahead of a stream's reader",
                 &settings.stream_window, 16, kMaxSeqLen);
   options.Time("slow-reader-timeout", "paused streams end if nothing is read (default 30s)",
-               &settings.slow_reader_timeout);
+               &settings.slow_reader_timeout, kSlowReaderRange);
   options.Size("client-buffer", "most bytes kept for a client's paused streams (default 16MiB)",
-               &settings.client_buffer);
+               &settings.client_buffer, kClientBufferRange);
   options.String("chat-template", "NAME", "built-in template instead of the model's",
                  &settings.model.chat_template,
                  [](std::string_view name) { return ChatTemplate::ByName(name).status(); });
@@ -108,7 +101,6 @@ Settings ParseCommandLine(int argc, char** argv) {
     std::exit(kUsageExit);
   };
   if (settings.model.path.empty()) usage_error("--model: needed (see --help)");
-  if (settings.queue_bytes == 0) usage_error("--queue-bytes: 0, allowed: 1 or more");
   if (!options.Given("ready-fd")) settings.ready_fd = -1;
   if (settings.ready_fd >= 0 && fcntl(static_cast<int>(settings.ready_fd), F_GETFD) < 0) {
     usage_error(absl::StrCat("--ready-fd: '", settings.ready_fd, "' is not an open descriptor"));

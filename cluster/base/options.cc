@@ -53,6 +53,24 @@ bool ParseWithUnit(std::string_view text, const Unit (&units)[N], uint64_t* valu
   return false;
 }
 
+// The reverse: the largest unit that divides `value`.
+template <size_t N>
+std::string WithUnit(uint64_t value, const Unit (&units)[N]) {
+  const Unit* largest = &units[0];
+  for (const Unit& unit : units) {
+    if (value >= unit.factor && value % unit.factor == 0) largest = &unit;
+  }
+  return absl::StrCat(value / largest->factor, ToAbsl(largest->name));
+}
+
+template <size_t N>
+absl::Status CheckRange(std::string_view text, uint64_t value, uint64_t least, uint64_t most,
+                        const Unit (&units)[N]) {
+  if (value >= least && value <= most) return absl::OkStatus();
+  std::string up_to = most == INT64_MAX ? " or more" : absl::StrCat(" to ", WithUnit(most, units));
+  return InvalidArgument("'", ToAbsl(text), "', allowed: ", WithUnit(least, units), up_to);
+}
+
 // "kv-memory" -> "KVERN_KV_MEMORY"
 std::string VariableOf(const std::string& name) {
   std::string variable = absl::StrCat("KVERN_", absl::AsciiStrToUpper(name));
@@ -62,12 +80,13 @@ std::string VariableOf(const std::string& name) {
 
 }  // namespace
 
-absl::StatusOr<uint64_t> ParseSize(std::string_view text) {
+absl::StatusOr<uint64_t> ParseSize(std::string_view text, const SizeRange& range) {
   uint64_t value = 0;
   if (!ParseWithUnit(text, kSizeUnits, &value)) {
     return InvalidArgument("'", ToAbsl(text),
                            "' is not a size such as 256MiB (B, KiB, MiB, GiB, TiB)");
   }
+  KVERN_RETURN_IF_ERROR(CheckRange(text, value, range.least, range.most, kSizeUnits));
   return value;
 }
 
@@ -83,11 +102,13 @@ std::string FormatSize(uint64_t bytes) {
   return absl::StrFormat("%.1f %s", value, kUnits[unit]);
 }
 
-absl::StatusOr<Duration> ParseDuration(std::string_view text) {
+absl::StatusOr<Duration> ParseDuration(std::string_view text, const TimeRange& range) {
   uint64_t value = 0;
   if (!ParseWithUnit(text, kTimeUnits, &value)) {
     return InvalidArgument("'", ToAbsl(text), "' is not a time such as 250ms (us, ms, s, m, h)");
   }
+  KVERN_RETURN_IF_ERROR(CheckRange(text, value, static_cast<uint64_t>(range.least),
+                                   static_cast<uint64_t>(range.most), kTimeUnits));
   return static_cast<Duration>(value);
 }
 
@@ -150,18 +171,20 @@ void Options::Count(std::string name, std::string value_name, std::string help, 
          });
 }
 
-void Options::Size(std::string name, std::string help, uint64_t* target) {
-  Custom(std::move(name), "SIZE", std::move(help), [target](std::string_view text) -> absl::Status {
-    KVERN_ASSIGN_OR_RETURN(*target, ParseSize(text));
-    return absl::OkStatus();
-  });
+void Options::Size(std::string name, std::string help, uint64_t* target, const SizeRange& range) {
+  Custom(std::move(name), "SIZE", std::move(help),
+         [target, range](std::string_view text) -> absl::Status {
+           KVERN_ASSIGN_OR_RETURN(*target, ParseSize(text, range));
+           return absl::OkStatus();
+         });
 }
 
-void Options::Time(std::string name, std::string help, Duration* target) {
-  Custom(std::move(name), "TIME", std::move(help), [target](std::string_view text) -> absl::Status {
-    KVERN_ASSIGN_OR_RETURN(*target, ParseDuration(text));
-    return absl::OkStatus();
-  });
+void Options::Time(std::string name, std::string help, Duration* target, const TimeRange& range) {
+  Custom(std::move(name), "TIME", std::move(help),
+         [target, range](std::string_view text) -> absl::Status {
+           KVERN_ASSIGN_OR_RETURN(*target, ParseDuration(text, range));
+           return absl::OkStatus();
+         });
 }
 
 void Options::Flag(std::string name, std::string help, bool* target) {

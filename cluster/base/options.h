@@ -18,14 +18,24 @@
 
 namespace kvern {
 
+// What a value may be, both ends included; errors name them. Without `most`, what an int64 holds.
+struct SizeRange {
+  uint64_t least = 0;
+  uint64_t most = INT64_MAX;
+};
+struct TimeRange {
+  Duration least = 0;
+  Duration most = INT64_MAX;
+};
+
 // "4096", "64KiB", "256MiB", "2GiB", "1TiB" -> bytes. Fractions and other units are refused.
-absl::StatusOr<uint64_t> ParseSize(std::string_view text);
+absl::StatusOr<uint64_t> ParseSize(std::string_view text, const SizeRange& range = {});
 
 // Bytes for people: "512 B", "1.5 KiB", "48.3 MiB".
 std::string FormatSize(uint64_t bytes);
 
 // "250ms", "10s", "2m", "1h", "500us" -> nanoseconds. A number without a unit is refused.
-absl::StatusOr<Duration> ParseDuration(std::string_view text);
+absl::StatusOr<Duration> ParseDuration(std::string_view text, const TimeRange& range = {});
 
 // A whole decimal number in [min, max]; the error names the range.
 absl::StatusOr<int64_t> ParseInteger(std::string_view text, int64_t min, int64_t max);
@@ -50,8 +60,8 @@ class Options {
               std::string* target);
   void Count(std::string name, std::string value_name, std::string help, int64_t* target,
              int64_t min, int64_t max);
-  void Size(std::string name, std::string help, uint64_t* target);
-  void Time(std::string name, std::string help, Duration* target);
+  void Size(std::string name, std::string help, uint64_t* target, const SizeRange& range);
+  void Time(std::string name, std::string help, Duration* target, const TimeRange& range);
   // `--name` without a value sets the target to true.
   void Flag(std::string name, std::string help, bool* target);
   // A parser of one's own; its error text follows "program: --name: ".

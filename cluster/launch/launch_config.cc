@@ -14,6 +14,7 @@
 #include "cluster/base/hardware_note.h"
 #include "cluster/base/log.h"
 #include "cluster/base/machine.h"
+#include "cluster/base/option_ranges.h"
 #include "cluster/base/variables.h"
 #include "cluster/launch/child_process.h"
 #include "cluster/net/socket.h"
@@ -26,10 +27,12 @@ constexpr int64_t kMaxReplicas = 64;
 constexpr int64_t kMaxTp = 64;
 constexpr int64_t kMaxSeqLen = 1 << 24;  // no model allows more
 
+using Check = Options::Check;
+
 // An option whose value is checked by `check` and then passed on unchanged.
 void Passed(Options& options, const std::string& name, const std::string& value_name,
             const std::string& help, std::vector<PassedOption>* target,
-            std::function<absl::Status(std::string_view)> check) {
+            Check check) {
   options.Custom(name, value_name, help, [=](std::string_view text) -> absl::Status {
     KVERN_RETURN_IF_ERROR(check(text));
     target->push_back({name, std::string(text)});
@@ -40,25 +43,19 @@ void Passed(Options& options, const std::string& name, const std::string& value_
 absl::Status CheckText(std::string_view text) {
   return text.empty() ? InvalidArgument("'' is empty") : absl::OkStatus();
 }
-absl::Status CheckSize(std::string_view text) {
-  KVERN_ASSIGN_OR_RETURN(uint64_t bytes, ParseSize(text));
-  if (bytes > 0) return absl::OkStatus();
-  return InvalidArgument("'", ToAbsl(text), "', allowed: more than 0");
+Check CheckSize(const SizeRange& range) {
+  return [range](std::string_view text) { return ParseSize(text, range).status(); };
 }
-// As the router does.
-absl::Status CheckJoinTimeout(std::string_view text) {
-  KVERN_ASSIGN_OR_RETURN(Duration time, ParseDuration(text));
-  if (time >= kSecond && time <= 570 * kSecond) return absl::OkStatus();
-  return InvalidArgument("'", ToAbsl(text), "', allowed: 1s to 570s");
+Check CheckTime(const TimeRange& range) {
+  return [range](std::string_view text) { return ParseDuration(text, range).status(); };
 }
-absl::Status CheckTime(std::string_view text) { return ParseDuration(text).status(); }
 // With the limits of the child that gets the option.
-std::function<absl::Status(std::string_view)> CheckCount(int64_t min, int64_t max) {
+Check CheckCount(int64_t min, int64_t max) {
   return [=](std::string_view text) { return ParseInteger(text, min, max).status(); };
 }
 
 // As the child that gets the option would; it starts when the router has its ports already.
-std::function<absl::Status(std::string_view)> CheckOneOf(std::vector<std::string> allowed) {
+Check CheckOneOf(std::vector<std::string> allowed) {
   return [allowed = std::move(allowed)](std::string_view text) -> absl::Status {
     if (std::ranges::find(allowed, text) != allowed.end()) return absl::OkStatus();
     return InvalidArgument("'", ToAbsl(text), "', allowed: ", absl::StrJoin(allowed, ", "));
@@ -74,7 +71,8 @@ void WorkerOptions(Options& options, LaunchConfig* config) {
            return check(text);
          });
   Passed(options, "kv-memory", "SIZE",
-         "KV cache per rank (default: memory / 4 / ranks; cuda: what is free)", worker, CheckSize);
+         "KV cache per rank (default: memory / 4 / ranks; cuda: what is free)", worker,
+         CheckSize(kKvMemoryRange));
   Passed(options, "kv-blocks", "N", "KV cache per group in blocks of 16 tokens", worker,
          CheckCount(1, INT64_C(1) << 31));
   Passed(options, "kv-dtype", "TYPE", "auto|f32|bf16 (default auto: bf16)", worker,
@@ -94,20 +92,19 @@ void RouterOptions(Options& options, LaunchConfig* config) {
   Passed(options, "default-max-tokens", "N", "max_tokens of a request without (default 256)",
          router, CheckCount(1, kMaxSeqLen));
   Passed(options, "default-ttft-deadline", "TIME", "longest wait for a first token (default 10s)",
-         router, CheckTime);
+         router, CheckTime(kTtftDeadlineRange));
   Passed(options, "chat-template", "NAME", "built-in template instead of the model's", router,
          CheckText);
   Passed(options, "queue-entries", "N", "most requests that may wait (default 1024)", router,
          CheckCount(1, 1 << 20));
   Passed(options, "queue-bytes", "SIZE", "most bytes of waiting requests (default 256MiB)", router,
-         CheckSize);
+         CheckSize(kQueueBytesRange));
   Passed(options, "queue-seconds", "N", "longest predicted wait, in seconds (default 60)", router,
          CheckCount(1, 86400));
   Passed(options, "join-timeout", "TIME",
          "longest join of a group's ranks (default 570s), if given also load", router,
          [config](std::string_view text) -> absl::Status {
-           KVERN_RETURN_IF_ERROR(CheckJoinTimeout(text));
-           config->join_timeout = *ParseDuration(text);
+           KVERN_ASSIGN_OR_RETURN(config->join_timeout, ParseDuration(text, kJoinTimeoutRange));
            return absl::OkStatus();
          });
   Passed(options, "tenants", "FILE", "JSON: weights, quotas and priorities of tenants", router,
@@ -115,9 +112,11 @@ void RouterOptions(Options& options, LaunchConfig* config) {
   Passed(options, "stream-window", "N", "tokens sent ahead of a stream's reader (default 1024)",
          router, CheckCount(16, kMaxSeqLen));
   Passed(options, "slow-reader-timeout", "TIME",
-         "paused streams end if nothing is read (default 30s)", router, CheckTime);
+         "paused streams end if nothing is read (default 30s)", router,
+         CheckTime(kSlowReaderRange));
   Passed(options, "client-buffer", "SIZE",
-         "most bytes kept for a client's paused streams (default 16MiB)", router, CheckSize);
+         "most bytes kept for a client's paused streams (default 16MiB)", router,
+         CheckSize(kClientBufferRange));
 }
 
 [[noreturn]] void UsageError(const std::string& message) {

@@ -158,6 +158,32 @@ class RouterImpl {
   uint32_t LeastSlowness() const;
 
   // ---- predict.cc
+  // How well a group's speed is known.
+  enum class Measure : uint8_t {
+    kNone,
+    kOnce,     // or long ago: one look at a prefill may have been at the very first
+    kTrusted,  // StepSpeed::trusted_until
+  };
+  static constexpr size_t kNumMeasures = 3;
+  Measure MeasureOf(const Group& group) const;
+  // Of the groups that are measured alike.
+  struct PrefillLeft {
+    uint64_t tokens = 0;
+    Duration time = 0;
+  };
+  // What runs and is ahead of all that waits, as of a moment ago.
+  struct Drain {
+    bool taken = false;
+    Time taken_at = 0;
+    size_t groups = 0;      // that take work
+    uint64_t requests = 0;  // that run, on groups that take none, too
+    // One of those that are measured best; groups are not removed within `taken_at`'s turn.
+    const Group* sample = nullptr;
+    uint64_t free_blocks = 0;
+    Duration prefill_backlog = 0;  // mean over the groups
+    ReleaseCurve curve;
+    std::vector<Tenant*> limited;  // whose `releases` are not empty
+  };
   void RefreshDrain();
   void DrainRequests(const Group& group, bool works);
   // Its blocks count as its tenant's again after `delay`, of the `whole` time for which they are
@@ -176,6 +202,13 @@ class RouterImpl {
   // The same when no group takes work: from when one does, at the rate that was measured last, on
   // that group and with nothing on it. Absent when none was ever measured.
   std::optional<Duration> WaitAtLastRate(const Request& request);
+  // How fast a group was, as far as its speed was measured.
+  struct Rate {
+    StepSpeed speed;
+    uint64_t chunk = 0;   // tokens that a step prefills
+    uint64_t blocks = 0;  // for standard requests; 0: no speed was measured
+  };
+  Rate RateOf(const Group& group) const;
   // Before what is known of the group's speed goes.
   void KeepRate(const Group& group);
   Duration OwnPrefill(const Request& request);
@@ -296,40 +329,7 @@ class RouterImpl {
   IdMap<RequestId, std::unique_ptr<Request>> requests_;
   TenantTable tenants_;
   LengthModel lengths_;  // of all tenants
-  // What waits ahead of newcomers, as of a moment ago.
-  // How well a group's speed is known.
-  enum class Measure : uint8_t {
-    kNone,
-    kOnce,     // or long ago: one look at a prefill may have been at the very first
-    kTrusted,  // StepSpeed::trusted_until
-  };
-  static constexpr size_t kNumMeasures = 3;
-  Measure MeasureOf(const Group& group) const;
-  // Of the groups that are measured alike.
-  struct PrefillLeft {
-    uint64_t tokens = 0;
-    Duration time = 0;
-  };
-  struct Drain {
-    bool taken = false;
-    Time taken_at = 0;
-    size_t groups = 0;      // that take work
-    uint64_t requests = 0;  // that run, on groups that take none, too
-    // One of those that are measured best; groups are not removed within `taken_at`'s turn.
-    const Group* sample = nullptr;
-    uint64_t free_blocks = 0;
-    Duration prefill_backlog = 0;  // mean over the groups
-    ReleaseCurve curve;
-    std::vector<Tenant*> limited;  // whose `releases` are not empty
-  };
   Drain drain_;
-  // How fast a group was, as far as its speed was measured.
-  struct Rate {
-    StepSpeed speed;
-    uint64_t chunk = 0;   // tokens that a step prefills
-    uint64_t blocks = 0;  // for standard requests; 0: no speed was measured
-  };
-  Rate RateOf(const Group& group) const;
   Rate last_rate_;                  // of the groups that are gone, the one that was measured last
   bool dispatch_due_ = false;       // something changed that may let a waiting request run
   bool waits_for_service_ = false;  // such as what the tenant served least is served

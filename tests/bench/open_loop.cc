@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "cluster/base/clock.h"
-#include "cluster/base/options.h"
+#include "cluster/base/option_ranges.h"
 #include "cluster/base/rng.h"
 #include "schemas/codec.h"
 #include "tests/bench/dealer.h"
@@ -239,13 +239,18 @@ int Main(int argc, char** argv) {
   Options options("open_loop",
                   "open_loop --endpoint ENDPOINT (--rate N | --concurrency N) [option]...");
   options.String("endpoint", "ENDPOINT", "the service", &settings.endpoint);
+  constexpr TimeRange kTimes{kMillisecond, 24 * 3600 * kSecond};
   options.Count("rate", "N", "requests/s, a Poisson process", &settings.rate, 1, 1'000'000);
   options.Count("concurrency", "N", "closed loop: so many under way", &settings.concurrency, 1,
                 1'000'000);
-  options.Time("duration", "requests are sent for so long (default 20s)", &settings.duration);
-  options.Time("patience", "longest wait for the last answers (default 60s)", &settings.patience);
-  options.Time("ttft-deadline", "ttft_deadline_ms of the requests", &settings.ttft_deadline);
-  options.Time("good-ttft", "a later first token is not good (default 10s)", &settings.good_ttft);
+  options.Time("duration", "requests are sent for so long (default 20s)", &settings.duration,
+               kTimes);
+  options.Time("patience", "longest wait for the last answers (default 60s)", &settings.patience,
+               kTimes);
+  options.Time("ttft-deadline", "ttft_deadline_ms of the requests", &settings.ttft_deadline,
+               kTtftDeadlineRange);
+  options.Time("good-ttft", "a later first token is not good (default 10s)", &settings.good_ttft,
+               kTimes);
   options.Count("clients", "N", "connections", &settings.clients, 1, 1000);
   options.Count("prompt-tokens", "N", "per request", &settings.prompt_tokens, 1, 1 << 20);
   options.Count("max-tokens", "N", "per request; all are generated", &settings.max_tokens, 1,

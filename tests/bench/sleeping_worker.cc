@@ -215,7 +215,8 @@ int Main(int argc, char** argv) {
   options.Count("max-seq-len", "N", "as the router has it", &settings.max_seq_len, 2, 1 << 30);
   options.Count("kv-blocks", "N", "KV blocks it says it has", &settings.kv_blocks, 1, 1 << 30);
   options.Count("slots", "N", "requests at once", &settings.slots, 1, 1 << 20);
-  options.Time("token-time", "time per token (default 10ms)", &settings.token_time);
+  options.Time("token-time", "time per token (default 10ms)", &settings.token_time,
+               {0, 60 * kSecond});
   options.ParseOrExit(argc, argv);
   return Worker(settings).Run();
 }

@@ -7,14 +7,14 @@
 #include <cstdio>
 #include <cstring>
 
-#include "cluster/base/options.h"
+#include "cluster/base/option_ranges.h"
 #include "cluster/net/socket.h"
 #include "tools/chat/chat.h"
 
 namespace kvern {
 namespace {
 
-constexpr Duration kLongestTimeout = 24 * 3600 * kSecond;
+constexpr TimeRange kTimeouts{kMillisecond, 24 * 3600 * kSecond};
 
 struct CommandLine {
   ClientOptions client;
@@ -63,23 +63,12 @@ CommandLine Parse(int argc, char** argv) {
                  });
   options.Custom("ttft-deadline", "TIME", "longest wait for a first token (default: the service's)",
                  [&](std::string_view text) -> absl::Status {
-                   KVERN_ASSIGN_OR_RETURN(Duration value, ParseDuration(text));
-                   if (value < kMillisecond || value / kMillisecond > UINT32_MAX) {
-                     return InvalidArgument("'", ToAbsl(text), "', allowed: 1ms to 1193h");
-                   }
+                   KVERN_ASSIGN_OR_RETURN(Duration value, ParseDuration(text, kTtftDeadlineRange));
                    line.chat.ttft_deadline_ms = static_cast<uint32_t>(value / kMillisecond);
                    return absl::OkStatus();
                  });
-  options.Custom("timeout", "TIME",
-                 "longest silence of the router that is waited for (default 30s)",
-                 [&](std::string_view text) -> absl::Status {
-                   KVERN_ASSIGN_OR_RETURN(Duration value, ParseDuration(text));
-                   if (value < kMillisecond || value > kLongestTimeout) {
-                     return InvalidArgument("'", ToAbsl(text), "', allowed: 1ms to 24h");
-                   }
-                   line.client.timeout = value;
-                   return absl::OkStatus();
-                 });
+  options.Time("timeout", "longest silence of the router that is waited for (default 30s)",
+               &line.client.timeout, kTimeouts);
   options.Flag("json", "answers as JSON lines, not streamed", &line.chat.json);
   options.ParseOrExit(argc, argv);
   return line;

@@ -5,6 +5,7 @@ namespace {
 
 constexpr double kMaxLoad = 1000;
 constexpr double kMaxRate = 1'000'000;
+constexpr TimeRange kSloRange{kMillisecond, 3600 * kSecond};
 
 }  // namespace
 
@@ -45,8 +46,9 @@ void AddOptions(Options& options, RunConfig& config) {
   options.String("only-tenant", "NAME", "of all these requests, only this tenant's are made",
                  &config.only_tenant);
   options.String("faults", "LIST", "none, all, or names separated by commas", &config.faults);
-  options.Time("slo-ttft", "a good request's first token (default 2s)", &config.slo.ttft);
-  options.Time("slo-tpot", "and each further one (default 60ms)", &config.slo.tpot);
+  options.Time("slo-ttft", "a good request's first token (default 2s)", &config.slo.ttft,
+               kSloRange);
+  options.Time("slo-tpot", "and each further one (default 60ms)", &config.slo.tpot, kSloRange);
   options.Count("batch-tokens", "N", "of one step", &config.batch_tokens, 1, 65'536);
   options.Count("queue-entries", "N", "requests that may wait", &config.queue_entries, 1, 1 << 24);
   options.Count("watermark", "PERCENT", "of the blocks, kept free", &config.watermark_percent, 0,

@@ -1,6 +1,7 @@
 #include "worker/engine/rank_options.h"
 
 #include "cluster/base/machine.h"
+#include "cluster/base/option_ranges.h"
 #include "worker/comm/nccl/load_backend.h"
 
 namespace kvern {
@@ -38,13 +39,8 @@ void AddRankOptions(Options& options, RankOptions& target) {
   options.Choice("device", {"auto", "cpu", "cuda", "emulated"},
                  "where the ranks compute (auto: cuda where there is a GPU, else cpu)",
                  &target.device);
-  options.Custom("kv-memory", "SIZE",
-                 "KV cache per rank (default: memory / 4 / ranks; cuda: what is free)",
-                 [&target](std::string_view text) -> absl::Status {
-                   KVERN_ASSIGN_OR_RETURN(target.kv_memory_bytes, ParseSize(text));
-                   if (target.kv_memory_bytes > 0) return absl::OkStatus();
-                   return InvalidArgument("'", ToAbsl(text), "', allowed: more than 0");
-                 });
+  options.Size("kv-memory", "KV cache per rank (default: memory / 4 / ranks; cuda: what is free)",
+               &target.kv_memory_bytes, kKvMemoryRange);
   options.Count("kv-blocks", "N", "KV cache per group in blocks of 16 tokens (0: by memory)",
                 &target.kv_blocks, 1, kMaxBlocks);
   options.Choice("kv-dtype", {"auto", "f32", "bf16"}, "type of keys and values (auto: bf16)",

@@ -31,6 +31,7 @@ TEST(ParseSizeTest, UnitsAndRefusals) {
   for (const char* bad : {"", "MiB", "1.5GiB", "-1", "1MB", "1 MiB", "99999999999999TiB"}) {
     EXPECT_FALSE(ParseSize(bad).ok()) << bad;
   }
+  EXPECT_THAT(ParseSize("0", {.least = 1}).status().message(), HasSubstr("allowed: 1B or more"));
 }
 
 TEST(ParseDurationTest, UnitsAndRefusals) {
@@ -59,6 +60,7 @@ struct Parsed {
   std::string dtype = "auto";
   int64_t tp = 1;
   uint64_t memory = 0;
+  Duration wait = 0;
   bool json = false;
   std::vector<std::string> positional;
   std::string error;
@@ -70,7 +72,8 @@ Parsed Parse(const std::vector<std::string>& arguments, bool positional = false)
   options.String("model", "PATH", "what to serve", &result.model);
   options.Choice("kv-dtype", {"auto", "f32"}, "KV element type", &result.dtype);
   options.Count("tp", "N", "ranks", &result.tp, 1, 64);
-  options.Size("kv-memory", "bytes", &result.memory);
+  options.Size("kv-memory", "bytes", &result.memory, {1 << 10, 1 << 30});
+  options.Time("wait", "time", &result.wait, {10 * kMillisecond, 90 * kSecond});
   options.Flag("json", "JSON output", &result.json);
   absl::Status status = options.Parse(arguments, positional ? &result.positional : nullptr);
   result.error = std::string(status.message());
@@ -89,6 +92,10 @@ TEST(OptionsTest, ReadsBothForms) {
 TEST(OptionsTest, RefusalsNameOptionValueAndLimit) {
   EXPECT_THAT(Parse({"--tp", "0"}).error,
               HasSubstr("--tp: '0' is not a whole number from 1 to 64"));
+  EXPECT_EQ(Parse({"--kv-memory", "1023"}).error, "--kv-memory: '1023', allowed: 1KiB to 1GiB");
+  EXPECT_EQ(Parse({"--kv-memory", "2GiB"}).error, "--kv-memory: '2GiB', allowed: 1KiB to 1GiB");
+  EXPECT_EQ(Parse({"--wait", "9ms"}).error, "--wait: '9ms', allowed: 10ms to 90s");
+  EXPECT_EQ(Parse({"--wait", "2m"}).error, "--wait: '2m', allowed: 10ms to 90s");
   EXPECT_THAT(Parse({"--kv-dtype", "int3"}).error, HasSubstr("'int3', allowed: auto, f32"));
   EXPECT_THAT(Parse({"--tenants", "x"}).error, HasSubstr("--tenants: unknown option"));
   EXPECT_THAT(Parse({"--tp"}).error, HasSubstr("needs a value"));
@@ -111,7 +118,7 @@ FromEnvironment ParseBoth(const std::vector<std::string>& arguments,
   FromEnvironment result;
   Options options("kvern-x", "kvern-x");
   options.Count("threads", "N", "threads", &result.threads, 1, 64);
-  options.Size("kv-memory", "bytes", &result.memory);
+  options.Size("kv-memory", "bytes", &result.memory, {});
   options.Count("kv-blocks", "N", "blocks", &result.blocks, 1, 100);
   options.Flag("batch-invariant", "same bytes", &result.invariant);
   options.Exclusive("kv-memory", "kv-blocks");

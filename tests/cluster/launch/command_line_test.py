@@ -20,6 +20,13 @@ class CommandLineTest(unittest.TestCase):
     def test_usage(self):
         for arguments, text in (
                 (["--model=m", "--join-timeout=571s"], "--join-timeout: '571s', allowed: 1s to 570s"),
+                (["--model=m", "--default-ttft-deadline=0s"],
+                 "--default-ttft-deadline: '0s', allowed: 1ms to 24h"),
+                (["--model=m", "--slow-reader-timeout=25h"],
+                 "--slow-reader-timeout: '25h', allowed: 1ms to 24h"),
+                (["--model=m", "--client-buffer=0"], "--client-buffer: '0', allowed: 64KiB or more"),
+                (["--model=m", "--queue-bytes=1"], "--queue-bytes: '1', allowed: 1KiB or more"),
+                (["--model=m", "--kv-memory=0"], "--kv-memory: '0', allowed: 1B or more"),
                 (["--model", "m", "--queue-seconds", "0"],
                  "--queue-seconds: '0' is not a whole number from 1 to 86400"),
                 (["--model", "m", "--device", "gpu"],
@@ -38,7 +45,6 @@ class CommandLineTest(unittest.TestCase):
                 (["--model", "m", "--queue-entries", "1048577"],
                  "--queue-entries: '1048577' is not a whole number from 1 to 1048576"),
                 (["--model", "m", "--kv-memory", "1GB"], "--kv-memory: '1GB' is not a size"),
-                (["--model", "m", "--kv-memory", "0"], "--kv-memory: '0', allowed: more than 0"),
                 (["--model", "m", "--kv-memory", "1GiB", "--kv-blocks", "9"], "--kv-blocks: not"),
                 (["--model", "m", "--ready-fd", "77"], "--ready-fd: '77' is not an open"),
                 ([], "--model: needed")):

@@ -259,7 +259,7 @@ TEST_F(ProgramTest, AQueueWithoutRoomIsRefused) {
   Start({"--model", kModel, "--listen", "tcp://127.0.0.1:0", "--status", "127.0.0.1:0",
          "--queue-bytes", "0"});
   EXPECT_EQ(Wait(), 2);
-  EXPECT_THAT(ReadAll(errors_[0]), HasSubstr("--queue-bytes: 0, allowed: 1 or more"));
+  EXPECT_THAT(ReadAll(errors_[0]), HasSubstr("--queue-bytes: '0', allowed: 1KiB or more"));
 }
 
 TEST_F(ProgramTest, AReadyFileThatIsSomethingElseIsRefusedAndStays) {
