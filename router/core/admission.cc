@@ -28,7 +28,7 @@ void RouterImpl::OnGenerate(Client& client, GenerateRequest message) {
   }
   Request& request = OpenRequest(client, id, message);
   queue_.TakeRoom(request, bytes);
-  SetTimer(request, std::min(request.ttft_deadline, request.deadline));
+  SetTimer(request, request.ttft_deadline);
   if (message.prompt_token_ids) {
     Enqueue(request, *std::move(message.prompt_token_ids));
     return;
@@ -95,7 +95,7 @@ Refusal RouterImpl::CheckBeforeMakingRoom(Client& client, const GenerateRequest&
   bool known = message.prompt_token_ids.has_value();
   probe.prompt_tokens = known ? static_cast<uint32_t>(message.prompt_token_ids->size()) : 1;
   probe.arrival = now_;
-  SetTtftDeadline(message, probe);
+  SetDeadlines(message, probe);
   SizeUp(probe);
   if (!known) {
     // Choices share the full blocks of their prompt: of a longer one they may need fewer.
@@ -104,16 +104,28 @@ Refusal RouterImpl::CheckBeforeMakingRoom(Client& client, const GenerateRequest&
     probe.expected_blocks = std::min(probe.expected_blocks, probe.need.tokens_pool());
   }
   if (probe.ttft_deadline <= now_) {
-    return {ErrorCode::kDeadlineExceeded, "ttft_deadline_ms is 0, and others wait", {}};
+    return {ErrorCode::kDeadlineExceeded,
+            absl::StrCat(probe.TtftName(), " is 0, and others wait"),
+            {}};
   }
   if (Refusal r = CheckQuota(*probe.tenant, probe.need.tokens_pool()); !r.ok()) return r;
   return CheckWait(probe);
 }
 
-void RouterImpl::SetTtftDeadline(const GenerateRequest& message, Request& request) const {
-  request.service_set_ttft = !message.ttft_deadline_ms.has_value();
-  request.ttft_deadline = request.service_set_ttft ? now_ + config_.default_ttft_deadline
-                                                   : DeadlineAfter(now_, *message.ttft_deadline_ms);
+void RouterImpl::SetDeadlines(const GenerateRequest& message, Request& request) const {
+  if (message.deadline_ms) request.deadline = DeadlineAfter(now_, *message.deadline_ms);
+  if (message.ttft_deadline_ms) {
+    request.ttft_limit = TtftLimit::kOwn;
+    request.ttft_deadline = DeadlineAfter(now_, *message.ttft_deadline_ms);
+  } else {
+    request.ttft_limit = TtftLimit::kService;
+    request.ttft_deadline = now_ + config_.default_ttft_deadline;
+  }
+  // What would have its first token only after that is not begun.
+  if (request.deadline < request.ttft_deadline) {
+    request.ttft_limit = TtftLimit::kWhole;
+    request.ttft_deadline = request.deadline;
+  }
 }
 
 void RouterImpl::SizeUp(Request& request) const {
@@ -169,8 +181,7 @@ Request& RouterImpl::OpenRequest(Client& client, RequestId id, GenerateRequest& 
   owned->sampling.seed = message.seed ? *message.seed : rng_.Next();
   owned->stop = std::move(message.stop);
   owned->arrival = now_;
-  SetTtftDeadline(message, *owned);
-  if (message.deadline_ms) owned->deadline = DeadlineAfter(now_, *message.deadline_ms);
+  SetDeadlines(message, *owned);
   Request& request = *requests_.Insert(id, std::move(owned));
   clients_.Open(client, request);
   ArmClientLease(client);

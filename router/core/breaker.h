@@ -1,7 +1,7 @@
 // Keeps requests away from a group that fails them before it has said anything: it may look healthy
 // and still be broken. After kThreshold such failures in a row the group gets nothing for a while,
 // then one request at a time until one of them gets its first token. What a client did wrong never
-// counts.
+// counts; the end of the group, whatever waited there for its first token, counts as one.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,8 @@ class Breaker {
   static constexpr Duration kFirstPause = 1 * kSecond;
   static constexpr Duration kLongestPause = 60 * kSecond;
 
-  // A request that ran on the group ended without a first token, by the group's fault.
+  // A request that ran on the group, or all of them at once, ended without a first token, by the
+  // group's fault.
   void Failed(Time now) {
     if (failures_ < kThreshold + kDoublings) ++failures_;
     if (failures_ < kThreshold) return;

@@ -29,25 +29,52 @@ uint64_t DispatchBytes(const Request& request, size_t eos_ids) {
 void RouterImpl::DispatchWaiting() {
   if (!dispatch_due_) return;
   dispatch_due_ = waits_for_service_ = false;
-  while (!queue_.empty()) {
-    FindCandidates();
-    if (candidates_.empty()) return;  // all are at their quota
-    Request& head = *candidates_[0];
-    Group* group = GroupFor(head);
-    if (group != nullptr) {
-      if (TooLate(*group, head)) continue;
-      queue_.AdvanceTo(head);
-      queue_.Remove(head);
-      DispatchTo(*group, head);
-    } else if (!Backfill(head)) {
-      return;
-    }
+  while (DispatchOne()) {
   }
 }
 
-void RouterImpl::FindCandidates() {
+bool RouterImpl::DispatchOne() {
+  uint64_t most = kAnySize;
+  Request* larger = nullptr;  // the head that has no use for groups of so many blocks
+  do {
+    FindCandidates(most);
+    if (candidates_.empty()) return false;  // all are at their quota
+    Request& head = *candidates_[0];
+    if (Group* group = GroupFor(head, most); group != nullptr) {
+      if (TooLate(*group, head)) return true;
+      NoteTurnOf(head, most, larger);
+      queue_.Remove(head);
+      DispatchTo(*group, head);
+      return true;
+    }
+    if (Backfill(head, most, larger)) return true;
+    // Groups that the head cannot use have a queue of their own, of those that fit there.
+    larger = &head;
+    most = LargestBelow(head.need.tokens_pool());
+  } while (most > 0);
+  return false;
+}
+
+void RouterImpl::NoteTurnOf(const Request& least, uint64_t most, Request* larger) {
+  if (larger == nullptr) return queue_.AdvanceTo(least);
+  queue_.Bypass(*larger, most, least);
+}
+
+uint64_t RouterImpl::LargestBelow(uint64_t blocks) const {
+  uint64_t largest = 0;
+  if (groups_.SmallestTotal() >= blocks) return largest;
+  for (size_t i = 0; i < groups_.size(); ++i) {
+    const Group& group = groups_.at(i);
+    if (!WorkHold(group).none()) continue;
+    uint64_t total = group.ledger->total().tokens_pool();
+    if (total < blocks) largest = std::max(largest, total);
+  }
+  return largest;
+}
+
+void RouterImpl::FindCandidates(uint64_t most) {
   queue_.Candidates(
-      kBackfillWindow, [this](const Request& r) { return QuotaHold(r).none(); }, candidates_);
+      kBackfillWindow, most, [this](const Request& r) { return QuotaHold(r).none(); }, candidates_);
 }
 
 Hold RouterImpl::QuotaHold(const Request& request, uint64_t more) const {
@@ -92,17 +119,17 @@ bool RouterImpl::TooLate(const Group& group, Request& request) {
   return true;
 }
 
-bool RouterImpl::Backfill(Request& head) {
+bool RouterImpl::Backfill(Request& head, uint64_t most, Request* larger) {
   for (size_t i = 1; i < candidates_.size(); ++i) {
     Request& request = *candidates_[i];
     Hold hold = PassHold(head, request);
     waits_for_service_ = waits_for_service_ || hold.why == Why::kAhead;
     if (!hold.none()) continue;
-    Group* group = GroupFor(request);
+    Group* group = GroupFor(request, most);
     if (group == nullptr || now_ >= request.ttft_deadline) continue;
     if (TooLate(*group, request)) return true;
     ++head.passed;
-    queue_.AdvanceTo(LeastServed(request.band));
+    NoteTurnOf(LeastServed(request.band), most, larger);
     queue_.Remove(request);
     DispatchTo(*group, request);
     return true;

@@ -185,6 +185,10 @@ void RouterImpl::WhyQueued(const Request& request, RequestStatus& status) {
   uint64_t ahead = status.queue_position;
   status.reason = absl::StrCat(ahead, ahead == 1 ? " request is" : " requests are",
                                " ahead, the first ", WhyNoGroup(head).text);
+  if (uint64_t most = LargestBelow(head.need.tokens_pool());
+      request.need.tokens_pool() <= most) {
+    return say("; groups too small for that one take this one, which ", WhyNoGroup(request, most));
+  }
   if (std::ranges::count(candidates_, &request) == 0) {
     status.waits_for = "turn";
     absl::StrAppend(&status.reason, "; this one is not among the ", candidates_.size() - 1,
@@ -200,7 +204,7 @@ void RouterImpl::WhyQueued(const Request& request, RequestStatus& status) {
   status.waits_for = WordOf(pass.why);
 }
 
-RouterImpl::NoGroup RouterImpl::WhyNoGroup(const Request& request) {
+RouterImpl::NoGroup RouterImpl::WhyNoGroup(const Request& request, uint64_t most) {
   struct Kind {
     const Group* nearest = nullptr;
     Hold hold;
@@ -209,6 +213,7 @@ RouterImpl::NoGroup RouterImpl::WhyNoGroup(const Request& request) {
   std::array<Kind, static_cast<size_t>(Why::kTooSmall) + 1> kinds;
   for (size_t i = 0; i < groups_.size(); ++i) {
     Group& group = groups_.at(i);
+    if (most != kAnySize && !MayGoTo(group, request, most)) continue;
     Hold hold = HoldOf(group, request);
     Kind& kind = kinds.at(static_cast<size_t>(hold.why));
     ++kind.groups;

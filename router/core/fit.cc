@@ -185,32 +185,37 @@ GroupLoad RouterImpl::LoadOf(const Group& group) const {
 
 void RouterImpl::NoteLoad(const Group& group) { groups_.NoteLoad(group, LoadOf(group)); }
 
-Group* RouterImpl::GroupFor(const Request& request) {
-  Group* best = BestGroup(request);
+Group* RouterImpl::GroupFor(const Request& request, uint64_t most) {
+  Group* best = BestGroup(request, most);
   if (best == nullptr || best->running.empty()) return best;
   if (now_ + groups_.load(best->index).FirstTokenTime(now_, request.prompt_tokens) <=
       request.ttft_deadline) {
     return best;
   }
-  Group* idle = IdleInTime(request);
+  Group* idle = IdleInTime(request, most);
   return idle == nullptr ? best : idle;
 }
 
-Group* RouterImpl::IdleInTime(const Request& request) {
+Group* RouterImpl::IdleInTime(const Request& request, uint64_t most) {
   for (size_t i = 0; i < groups_.size(); ++i) {
     const GroupLoad& load = groups_.load(i);
     if (!load.takes_work || load.busy) continue;
     if (now_ + IdlePrefill(load, request) > request.ttft_deadline) continue;
-    if (HoldOf(groups_.at(i), request).none()) return &groups_.at(i);
+    Group& group = groups_.at(i);
+    if (MayGoTo(group, request, most) && RoomHold(group, request).none()) return &group;
   }
   return nullptr;
 }
 
-Group* RouterImpl::BestGroup(const Request& request) {
+bool RouterImpl::MayGoTo(const Group& group, const Request& request, uint64_t most) const {
+  return StandingHold(group, request).none() && group.ledger->total().tokens_pool() <= most;
+}
+
+Group* RouterImpl::BestGroup(const Request& request, uint64_t most) {
   tried_.clear();
   for (int attempt = 0; attempt < kGroupsTried; ++attempt) {
     // The last try is the emptiest: those that look best may all be full while others are idle.
-    Group* best = BestOfUntried(request, /*emptiest=*/attempt + 1 == kGroupsTried);
+    Group* best = BestOfUntried(request, most, /*emptiest=*/attempt + 1 == kGroupsTried);
     if (best == nullptr) return nullptr;
     Hold hold = RoomHold(*best, request);
     if (hold.none()) return best;
@@ -241,7 +246,7 @@ inline Duration RouterImpl::DecodeTime(const GroupLoad& load, const Request& req
   return static_cast<Duration>(std::min<unsigned __int128>(time, kMost));
 }
 
-Group* RouterImpl::BestOfUntried(const Request& request, bool emptiest) {
+Group* RouterImpl::BestOfUntried(const Request& request, uint64_t most, bool emptiest) {
   // Predicted finish; of those that finish at about the same time the smallest share of its blocks
   // promised, then order.
   // A group of which nothing is known may be the quickest, and is known once it has run something.
@@ -256,7 +261,7 @@ Group* RouterImpl::BestOfUntried(const Request& request, bool emptiest) {
     if (finishes_[i] > latest) continue;
     if (!emptiest) finishes_[i] += load.FirstTokenTime(now_, request.prompt_tokens);
     Duration finish = finishes_[i] + finishes_[i] / kAlikeFinish;
-    if (finish < latest && StandingHold(groups_.at(i), request).none()) latest = finish;
+    if (finish < latest && MayGoTo(groups_.at(i), request, most)) latest = finish;
   }
   Group* best = nullptr;
   uint32_t share = 0;
@@ -265,7 +270,7 @@ Group* RouterImpl::BestOfUntried(const Request& request, bool emptiest) {
     const GroupLoad& load = groups_.load(i);
     if (best != nullptr && load.share >= share) continue;
     Group& group = groups_.at(i);
-    if (!StandingHold(group, request).none()) continue;
+    if (!MayGoTo(group, request, most)) continue;
     best = &group;
     share = load.share;
   }

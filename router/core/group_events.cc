@@ -269,10 +269,11 @@ void RouterImpl::EndStreams(Group& group, const std::string& reason) {
   group.forecast_old = true;
   // Taken out first: nothing that is asked of the group meanwhile may see what is gone.
   std::vector<Request*> ended = std::exchange(group.running, {});
+  bool failed = false;  // some before its first token
   for (Request* request : ended) {
     Settle(*request);
     if (!request->answered && !request->AllClientDone()) {
-      if (!request->got_token) group.breaker.Failed(now_);
+      failed = failed || !request->got_token;
       CountError(ErrorCode::kUnavailable, *request->tenant);
       ErrorDetails details;
       details.retry_after_ms = Jittered(wait);
@@ -284,6 +285,7 @@ void RouterImpl::EndStreams(Group& group, const std::string& reason) {
     }
     LetGo(*request);
   }
+  if (failed) group.breaker.Failed(now_);
   group.closing.clear();
   group.heard.clear();
   group.pending = Commands{};

@@ -58,7 +58,7 @@ void GroupTable::Remove(Group& group) {
   loads_.erase(loads_.begin() + place);
   groups_.erase(groups_.begin() + place);
   for (size_t i = static_cast<size_t>(place); i < groups_.size(); ++i) groups_[i]->index = i;
-  FindLargestTotal();
+  FindExtremeTotals();
 }
 
 void GroupTable::MapPeer(PeerId peer, Group& group) { by_peer_.Insert(peer, &group); }
@@ -72,12 +72,17 @@ void GroupTable::UnmapPeers(Group& group) {
 
 void GroupTable::SetTotal(Group& group, uint64_t blocks) {
   group.total_blocks = blocks;
-  FindLargestTotal();
+  FindExtremeTotals();
 }
 
-void GroupTable::FindLargestTotal() {
-  largest_total_ = 0;
-  for (const auto& group : groups_) largest_total_ = std::max(largest_total_, group->total_blocks);
+void GroupTable::FindExtremeTotals() {
+  largest_total_ = smallest_total_ = 0;
+  for (const auto& group : groups_) {
+    uint64_t total = group->total_blocks;
+    if (total == 0) continue;
+    largest_total_ = std::max(largest_total_, total);
+    smallest_total_ = smallest_total_ == 0 ? total : std::min(smallest_total_, total);
+  }
 }
 
 void GroupTable::NotePending(Group& group) {

@@ -187,6 +187,8 @@ class GroupTable {
   // Blocks of the largest group that is or was complete, 0 when none was: what never fits is beyond
   // it.
   uint64_t LargestTotal() const { return largest_total_; }
+  // Of the smallest of these. Where all are alike it is the same.
+  uint64_t SmallestTotal() const { return smallest_total_; }
 
   // As of the last NoteLoad. REQUIRES: index < size().
   const GroupLoad& load(size_t index) const { return loads_[index]; }
@@ -198,13 +200,14 @@ class GroupTable {
   const std::vector<Group*>& TakePending();
 
  private:
-  void FindLargestTotal();
+  void FindExtremeTotals();
 
   std::vector<std::unique_ptr<Group>> groups_;
   std::vector<GroupLoad> loads_;  // [groups]
   std::vector<Group*> pending_;
   std::vector<Group*> taken_;
   uint64_t largest_total_ = 0;
+  uint64_t smallest_total_ = 0;
   IdMap<PeerId, Group*> by_peer_;
   uint64_t next_number_ = 1;
 };

@@ -83,9 +83,17 @@ void RouterImpl::NoteQuotaRelease(const Request& request, Duration delay, Durati
   tenant.releases.Add(delay, whole, request.need.tokens_pool());
 }
 
+uint64_t RouterImpl::SizesFor(const Request& request) {
+  if (queue_.empty() || groups_.SmallestTotal() == groups_.LargestTotal()) return kAnySize;
+  FindCandidates();
+  if (candidates_.empty()) return kAnySize;
+  uint64_t most = LargestBelow(candidates_[0]->need.tokens_pool());
+  return request.need.tokens_pool() <= most ? most : kAnySize;
+}
+
 std::optional<RouterImpl::Wait> RouterImpl::PredictWait(const Request& request) {
   RefreshDrain();
-  Ahead ahead = queue_.AheadOf(request);
+  Ahead ahead = queue_.AheadOf(request, SizesFor(request));
   if (drain_.groups == 0 || !drain_.sample->steps.known(now_)) return std::nullopt;
   Duration for_blocks = 0;
   if (ahead.blocks > drain_.free_blocks) {
@@ -147,8 +155,13 @@ std::optional<Duration> RouterImpl::WaitAtLastRate(const Request& request) {
 
 std::optional<Duration> RouterImpl::PrefillAtOnce(const Request& request) const {
   if (request.phase == Phase::kQueued) return std::nullopt;  // it was not sent there
-  auto may = [this](const Request& other) { return QuotaHold(other).none(); };
-  if (queue_.AnyBefore(request.band, may)) return std::nullopt;
+  // One that waits, and goes first to a group of so many blocks.
+  auto before = [&](uint64_t blocks) {
+    return queue_.AnyBefore(request.band, [&](const Request& other) {
+      return other.need.tokens_pool() <= blocks && QuotaHold(other).none();
+    });
+  };
+  if (before(groups_.SmallestTotal())) return std::nullopt;
   std::optional<Duration> least;
   for (size_t i = 0; i < groups_.size(); ++i) {
     const GroupLoad& load = groups_.load(i);
@@ -156,7 +169,9 @@ std::optional<Duration> RouterImpl::PrefillAtOnce(const Request& request) const 
     Duration prefill = IdlePrefill(load, request);
     // A group's own entry is looked at last: there may be thousands.
     if (least && prefill >= *least) continue;
-    if (StandingHold(groups_.at(i), request).none()) least = prefill;
+    const Group& group = groups_.at(i);
+    if (!StandingHold(group, request).none()) continue;
+    if (!before(group.ledger->total().tokens_pool())) least = prefill;
   }
   return least;
 }
@@ -184,7 +199,7 @@ Refusal RouterImpl::CheckWait(const Request& request) {
   auto deadline = [&] {
     return absl::StrCat(request.TtftName(), " is ",
                         (request.ttft_deadline - request.arrival) / kMillisecond,
-                        request.service_set_ttft ? " ms" : "");
+                        request.ttft_limit == TtftLimit::kService ? " ms" : "");
   };
   if (prefill > budget) {
     return {ErrorCode::kDeadlineExceeded,

@@ -31,6 +31,13 @@ struct Choice {
   std::unique_ptr<TextFilter> filter;  // null without a tokenizer
 };
 
+// Which limit a request's first token has: the nearest.
+enum class TtftLimit : uint8_t {
+  kOwn,
+  kService,  // the request set none
+  kWhole,    // its deadline to the end
+};
+
 enum class Phase : uint8_t {
   kTokenizing,  // the text pool has it; holds queue room
   kArrived,     // its ids are being looked at; holds queue room
@@ -82,12 +89,13 @@ struct Request {
   // ---- while it waits
   uint64_t expected_blocks = 0;  // to its expected end, as of its arrival
   uint32_t passed = 0;           // later requests dispatched before it because it did not fit
+  bool bypassed = false;         // some went to groups that are too small for it
   Request* previous_in_line = nullptr;
   Request* next_in_line = nullptr;
 
   Time arrival = 0;
   Time ttft_deadline = kTimeMax;  // while it waits
-  bool service_set_ttft = false;  // the request set none
+  TtftLimit ttft_limit = TtftLimit::kOwn;  // what set it
   Time deadline = kTimeMax;       // to its end
   Time timer_at = kTimeMax;       // of its entry in Timers; kTimeMax: none
   Time dispatched_at = 0;
@@ -107,7 +115,15 @@ struct Request {
   }
   // Its deadline to the first token, by the name of what set it.
   const char* TtftName() const {
-    return service_set_ttft ? "the service's --default-ttft-deadline" : "ttft_deadline_ms";
+    switch (ttft_limit) {
+      case TtftLimit::kOwn:
+        return "ttft_deadline_ms";
+      case TtftLimit::kService:
+        return "the service's --default-ttft-deadline";
+      case TtftLimit::kWhole:
+        return "deadline_ms";
+    }
+    return "";
   }
   bool guaranteed() const { return service_class == ServiceClass::kGuaranteed; }
   // Output tokens of its longest unfinished choice, as the worker reported.

@@ -83,9 +83,9 @@ class RouterImpl {
     Why soonest = Why::kNotLive;  // the first kind of hold that is told
   };
   void SetExpectedWait(const Request& request, RequestStatus& status);
-  // What it needs, and what keeps each group from taking it: for each kind of hold, the group that
-  // is nearest to its end.
-  NoGroup WhyNoGroup(const Request& request);
+  // What it needs, and what keeps each group of at most so many blocks from taking it: for each
+  // kind of hold, the group that is nearest to its end.
+  NoGroup WhyNoGroup(const Request& request, uint64_t most = kAnySize);
 
   // ---- client_events.cc
   void OnHello(PeerId peer, const Hello& hello);
@@ -111,7 +111,7 @@ class RouterImpl {
   Refusal CheckQuota(Tenant& tenant, uint64_t need);
   // What would be refused anyway costs nobody its place.
   Refusal CheckBeforeMakingRoom(Client& client, const GenerateRequest& message);
-  void SetTtftDeadline(const GenerateRequest& message, Request& request) const;
+  void SetDeadlines(const GenerateRequest& message, Request& request) const;
   // The prompt's length is known: what it needs, at worst and as expected.
   void SizeUp(Request& request) const;
   // Room for `bytes` more at the cost of one that has less right to wait.
@@ -142,15 +142,17 @@ class RouterImpl {
   GroupLoad LoadOf(const Group& group) const;
   // After every change of what LoadOf says; Audit compares.
   void NoteLoad(const Group& group);
-  // Where the request goes; null: it fits nowhere now. If its first token would come too late on
-  // the best group, an idle one takes it that may be in time, though the end is expected later
-  // there.
-  Group* GroupFor(const Request& request);
-  Group* IdleInTime(const Request& request);
+  // Where the request goes, of groups of at most so many blocks; null: it fits nowhere now. If its
+  // first token would come too late on the best group, an idle one takes it that may be in time,
+  // though the end is expected later there.
+  Group* GroupFor(const Request& request, uint64_t most);
+  Group* IdleInTime(const Request& request, uint64_t most);
   // The group where the request fits and is expected to finish first; null: it fits nowhere now.
-  Group* BestGroup(const Request& request);
+  Group* BestGroup(const Request& request, uint64_t most);
   // Whether it fits or not. Null: there is none but those in `tried_`. O(groups), some ns each.
-  Group* BestOfUntried(const Request& request, bool emptiest);
+  Group* BestOfUntried(const Request& request, uint64_t most, bool emptiest);
+  // Whether it would take the request if it had room, and has at most so many blocks.
+  bool MayGoTo(const Group& group, const Request& request, uint64_t most) const;
   // From its first token until its last is expected from there.
   Duration DecodeTime(const GroupLoad& load, const Request& request,
                       uint32_t slowness_of_unknown) const;
@@ -193,6 +195,9 @@ class RouterImpl {
     Duration time = 0;
     bool for_quota = false;  // it is its tenant's max_blocks that takes longest
   };
+  // The groups that it can go to before what waits: kAnySize, or those of at most so many blocks
+  // that the head cannot use.
+  uint64_t SizesFor(const Request& request);
   // Until it is dispatched; absent when no group takes work or its speed is not known.
   std::optional<Wait> PredictWait(const Request& request);
   // Until its tenant's own releases let it start. O(1).
@@ -223,8 +228,14 @@ class RouterImpl {
 
   // ---- dispatch.cc
   void DispatchWaiting();
-  // Sets candidates_: the head, and those that may be tried if it does not fit.
-  void FindCandidates();
+  // False: nothing that waits can go now.
+  bool DispatchOne();
+  // The most blocks of a group that works and has less than `blocks`; 0: there is none. O(1) where
+  // groups are alike.
+  uint64_t LargestBelow(uint64_t blocks) const;
+  // Sets candidates_: of those that need at most so many blocks the head, and those that may be
+  // tried if it does not fit.
+  void FindCandidates(uint64_t most = kAnySize);
   // By its tenant's quota of blocks, if `more` of them ran.
   Hold QuotaHold(const Request& request, uint64_t more = 0) const;
   // Why it may not be dispatched before the head that does not fit.
@@ -233,8 +244,12 @@ class RouterImpl {
   const Request& LeastServed(size_t band) const;
   // By what its tenant was served more than the one of its band that has least.
   Hold AheadHold(const Request& request) const;
-  // Dispatches a small request that fits past a head that does not.
-  bool Backfill(Request& head);
+  // Dispatches a small request that fits past a head that does not, to a group of at most so many
+  // blocks.
+  bool Backfill(Request& head, uint64_t most, Request* larger);
+  // The least served of a band is served or passed, of those that need at most so many blocks where
+  // `larger` is the head that needs more.
+  void NoteTurnOf(const Request& least, uint64_t most, Request* larger);
   void DispatchTo(Group& group, Request& request);
   // Ends what waits when the router drains and no group takes work: none may join any more.
   void EndHopeless();

@@ -5,10 +5,11 @@
 namespace kvern::router {
 namespace {
 
-// Keeps the fractions of a token that a weight of up to 1000 leaves.
-constexpr uint64_t kServiceScale = 1 << 20;
+// Keeps the fractions of a token that a weight of up to 1000 leaves, and room for 2^48 tokens.
+constexpr uint64_t kServiceScale = 1 << 16;
 
 constexpr int64_t kMsPerMinute = 60'000;
+constexpr int64_t kMostOverdrawn = INT64_MIN / 2;
 
 }  // namespace
 
@@ -75,20 +76,23 @@ void RefillQuota(Tenant& tenant, Time now) {
     return;
   }
   tenant.refilled_at += elapsed_ms * kMillisecond;
-  int64_t refill = std::min(elapsed_ms, 2 * kMsPerMinute) * full / kMsPerMinute;
-  tenant.block_ms_left = std::min(full, tenant.block_ms_left + refill);
+  auto refill = static_cast<__int128>(elapsed_ms) * full / kMsPerMinute;
+  tenant.block_ms_left =
+      static_cast<int64_t>(std::min<__int128>(full, tenant.block_ms_left + refill));
 }
 
 void UseQuota(Tenant& tenant, uint64_t blocks, Duration held, Time now) {
   if (tenant.config.block_seconds_per_minute == 0) return;
   RefillQuota(tenant, now);
-  tenant.block_ms_left -= static_cast<int64_t>(blocks) * (held / kMillisecond);
+  auto left = tenant.block_ms_left - static_cast<__int128>(blocks) * (held / kMillisecond);
+  tenant.block_ms_left = static_cast<int64_t>(std::max<__int128>(left, kMostOverdrawn));
 }
 
 Duration QuotaDebt(const Tenant& tenant) {
   if (tenant.config.block_seconds_per_minute == 0 || tenant.block_ms_left > 0) return 0;
   auto full = static_cast<int64_t>(tenant.config.block_seconds_per_minute * 1000);
-  return (1 - tenant.block_ms_left) * kMsPerMinute / full * kMillisecond + kMillisecond;
+  auto ms = static_cast<__int128>(1 - tenant.block_ms_left) * kMsPerMinute / full + 1;
+  return static_cast<Duration>(std::min<__int128>(ms * kMillisecond, kTimeMax / 4));
 }
 
 }  // namespace kvern::router

@@ -87,6 +87,16 @@ void WaitQueue::AdvanceTo(const Request& head) {
   level = std::max(level, head.tenant->lines[head.band].service);
 }
 
+void WaitQueue::Bypass(Request& larger, uint64_t most_blocks, const Request& head) {
+  AdvanceTo(head);
+  larger.bypassed = true;
+  const uint64_t service = head.tenant->lines[head.band].service;
+  for (Tenant* tenant : active_[head.band]) {
+    Line& line = tenant->lines[head.band];
+    if (FirstWithin(most_blocks, line) == nullptr) line.service = std::max(line.service, service);
+  }
+}
+
 void WaitQueue::Remove(Request& request) {
   Tenant& tenant = *request.tenant;
   Line& line = tenant.lines[request.band];
@@ -102,7 +112,9 @@ void WaitQueue::Remove(Request& request) {
   --tenant.waiting;
   --size_;
   expected_blocks_ -= request.expected_blocks;
-  if (line.entries == 0) std::erase(active_[request.band], &tenant);
+  // Bypass left several with the same service: who was served is the last of them.
+  if (line.entries == 0 || request.bypassed) std::erase(active_[request.band], &tenant);
+  if (line.entries > 0 && request.bypassed) active_[request.band].push_back(&tenant);
   GiveRoomBack(request);
 }
 
@@ -114,39 +126,55 @@ std::vector<Tenant*> WaitQueue::ByService(size_t band) const {
   return order;
 }
 
-void WaitQueue::AppendLine(const Line& line, size_t max, std::vector<Request*>& out) {
-  for (Request* r = line.first; r != nullptr && out.size() < max; r = r->next_in_line) {
-    out.push_back(r);
+const Request* WaitQueue::FirstWithin(uint64_t most_blocks, const Line& line) {
+  const Request* r = line.first;
+  for (size_t i = 0; r != nullptr && i < kLookedAt; ++i, r = r->next_in_line) {
+    if (r->need.tokens_pool() <= most_blocks) return r;
+  }
+  return nullptr;
+}
+
+void WaitQueue::AppendLine(const Line& line, size_t max, uint64_t most_blocks,
+                           std::vector<Request*>& out) {
+  Request* r = line.first;
+  for (size_t i = 0; r != nullptr && i < kLookedAt && out.size() < max; ++i, r = r->next_in_line) {
+    if (r->need.tokens_pool() <= most_blocks) out.push_back(r);
   }
 }
 
-Ahead WaitQueue::AheadOf(const Request& request) const {
+Ahead WaitQueue::SumOf(const Line& line, uint64_t most_blocks, const Request* end) {
+  if (most_blocks == kAnySize && end == nullptr) {
+    return {line.blocks, line.prompt_tokens, line.worst_blocks};
+  }
+  Ahead sum;
+  for (const Request* r = line.first; r != end; r = r->next_in_line) {
+    if (r->need.tokens_pool() > most_blocks) continue;
+    sum.blocks += r->expected_blocks;
+    sum.prompt_tokens += r->prompt_tokens;
+    sum.own_worst_blocks += r->need.tokens_pool();
+  }
+  return sum;
+}
+
+Ahead WaitQueue::AheadOf(const Request& request, uint64_t most_blocks) const {
   const Tenant& tenant = *request.tenant;
   size_t band = request.band;
-  Ahead ahead{request.expected_blocks, request.prompt_tokens, request.need.tokens_pool()};
-  bool in_line = request.phase == Phase::kQueued;
-  const Line& own = tenant.lines[band];
-  if (in_line) {
-    for (const Request* r = request.previous_in_line; r != nullptr; r = r->previous_in_line) {
-      ahead.blocks += r->expected_blocks;
-      ahead.prompt_tokens += r->prompt_tokens;
-      ahead.own_worst_blocks += r->need.tokens_pool();
-    }
-  } else {
-    ahead.blocks += own.blocks;
-    ahead.prompt_tokens += own.prompt_tokens;
-    ahead.own_worst_blocks += own.worst_blocks;
-  }
+  const Request* end = request.phase == Phase::kQueued ? &request : nullptr;
+  Ahead ahead = SumOf(tenant.lines[band], most_blocks, end);
+  ahead.blocks += request.expected_blocks;
+  ahead.prompt_tokens += request.prompt_tokens;
+  ahead.own_worst_blocks += request.need.tokens_pool();
   uint64_t fair_blocks = ahead.blocks;
   uint64_t fair_tokens = ahead.prompt_tokens;
   for (size_t b = band; b < kBands; ++b) {
     for (const Tenant* other : active_[b]) {
-      const Line& line = other->lines[b];
+      if (b == band && other == &tenant) continue;
+      const Ahead line = SumOf(other->lines[b], most_blocks);
       if (b > band) {
         ahead.blocks += line.blocks;
         ahead.prompt_tokens += line.prompt_tokens;
-        if (other == &tenant) ahead.own_worst_blocks += line.worst_blocks;
-      } else if (other != &tenant) {
+        if (other == &tenant) ahead.own_worst_blocks += line.own_worst_blocks;
+      } else {
         uint64_t weight = other->config.weight;
         ahead.blocks += std::min(line.blocks, fair_blocks * weight / tenant.config.weight);
         ahead.prompt_tokens +=

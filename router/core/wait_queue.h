@@ -19,6 +19,9 @@
 
 namespace kvern::router {
 
+// As a limit of blocks: none.
+inline constexpr uint64_t kAnySize = UINT64_MAX;
+
 // What is served before a request that joins the line now, itself included.
 struct Ahead {
   uint64_t blocks = 0;
@@ -47,21 +50,27 @@ class WaitQueue {
   // It is the first of its band, and served, or passed by one of its band that is: whoever begins
   // to wait later has had no less.
   void AdvanceTo(const Request& head);
+  // Likewise of those that need at most `most_blocks`, for groups that `larger`, the head of all,
+  // cannot use: who waits only for what is larger has no claim on what is served there. O(tenants
+  // that wait).
+  void Bypass(Request& larger, uint64_t most_blocks, const Request& head);
   // Takes it out of the line and gives its room back. O(1).
   void Remove(Request& request);
 
-  // The next up to `max` requests in order, `out` cleared first. Tenants whose oldest request `may`
-  // not run are left out. Every candidate but the first comes after it by the order above, so the
-  // list is what may be tried when the first does not fit. O(tenants that wait + max).
+  // The next up to `max` requests in order, `out` cleared first, of those that need at most
+  // `most_blocks`; with a limit, of the first kLookedAt of each line. Tenants whose oldest of them
+  // `may` not run are left out. Every candidate but the first comes after it by the order above, so
+  // the list is what may be tried when the first does not fit. O(tenants that wait + max).
   template <typename May>
-  void Candidates(size_t max, May may, std::vector<Request*>& out) const {
+  void Candidates(size_t max, uint64_t most_blocks, May may, std::vector<Request*>& out) const {
     out.clear();
     for (size_t band = kBands; band-- > 0 && out.size() < max;) {
       if (active_[band].empty()) continue;
       std::vector<Tenant*> order = ByService(band);
       for (Tenant* tenant : order) {
-        if (!may(*tenant->lines[band].first)) continue;
-        AppendLine(tenant->lines[band], max, out);
+        const Request* oldest = FirstWithin(most_blocks, tenant->lines[band]);
+        if (oldest == nullptr || !may(*oldest)) continue;
+        AppendLine(tenant->lines[band], max, most_blocks, out);
         if (out.size() >= max) break;
       }
     }
@@ -80,8 +89,9 @@ class WaitQueue {
   }
 
   // What goes before a request (which may be in line or not) and itself, when the service is shared
-  // by weight. O(tenants that wait + position).
-  Ahead AheadOf(const Request& request) const;
+  // by weight, of those that need at most `most_blocks`. O(tenants that wait + position), with a
+  // limit O(requests in line).
+  Ahead AheadOf(const Request& request, uint64_t most_blocks = kAnySize) const;
 
   // The request to give up so that one of `tenant` and `band` may wait: the newest of the lowest
   // band below; else, in the same band, of the tenant that has most for its weight, if that is more
@@ -120,8 +130,15 @@ class WaitQueue {
   void Audit() const;
 
  private:
+  // Of a line, where only some are wanted.
+  static constexpr size_t kLookedAt = 64;
+
   std::vector<Tenant*> ByService(size_t band) const;
-  static void AppendLine(const Line& line, size_t max, std::vector<Request*>& out);
+  // Of a line's requests, or of those before `end`.
+  static Ahead SumOf(const Line& line, uint64_t most_blocks, const Request* end = nullptr);
+  static const Request* FirstWithin(uint64_t most_blocks, const Line& line);
+  static void AppendLine(const Line& line, size_t max, uint64_t most_blocks,
+                         std::vector<Request*>& out);
   // Counts its requests again; their expected blocks.
   static uint64_t AuditLine(const Line& line);
 

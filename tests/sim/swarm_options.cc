@@ -75,6 +75,7 @@ void DrawService(Rng& rng, SimOptions& sim) {
   sim.duration = 6 * kSecond;
   sim.warm_up = 0;
   sim.full_check_every = 1;
+  sim.ask_at_end = true;
   RouterConfig& router = sim.router;
   router.model = "sim";
   router.has_tokenizer = true;
@@ -202,6 +203,9 @@ SwarmOptions DrawOptions(uint64_t seed) {
     DrawRivals(Rng(seed).Fork(7), options);
     DrawGiants(giants, options);
   }
+  if (Rng sizes = Rng(seed).Fork(10); sizes.Chance(1, 6)) {
+    options.sim.next_group_percent = static_cast<uint32_t>(sizes.Between(30, 80));
+  }
   options.sim.plans_in_flight = static_cast<uint32_t>(Rng(seed).Fork(6).Between(1, 2));
   return options;
 }
@@ -210,6 +214,7 @@ std::string ToString(const SwarmOptions& o) {
   const SimOptions& s = o.sim;
   return absl::StrCat(
       "seed=", s.seed, " groups=", s.groups, " ranks=", s.ranks, " kv_blocks=", s.kv_blocks,
+      " next_group_percent=", s.next_group_percent,
       " batch_tokens=", s.batch_tokens, " plans_in_flight=", s.plans_in_flight,
       " clients=", o.clients, " mean_gap_ms=", o.mean_gap / kMillisecond,
       " max_prompt=", o.max_prompt, " max_output=", o.max_output,

@@ -41,6 +41,7 @@ void BreakerWatch::Refused(Time now, uint32_t group, const Nack& nack) {
 }
 
 void BreakerWatch::Hear(Time now, const RouterEffects& effects) {
+  std::set<uint32_t> lost;  // groups, each with all that waited for its first token
   for (const ToClient& to : effects.to_clients) {
     const auto* error = std::get_if<RequestError>(&to.message);
     if (error == nullptr || error->details.still_open) continue;
@@ -48,8 +49,9 @@ void BreakerWatch::Hear(Time now, const RouterEffects& effects) {
     if (record == nullptr) continue;
     Group& group = groups_[record->group];
     bool ended = group.without_token.erase(error->request_id) > 0;
-    if (ended && error->code == ErrorCode::kUnavailable) Failed(now, group);
+    if (ended && error->code == ErrorCode::kUnavailable) lost.insert(record->group);
   }
+  for (uint32_t index : lost) Failed(now, groups_[index]);
 }
 
 void BreakerWatch::Started(Time now, uint32_t index, const RequestId& id) {

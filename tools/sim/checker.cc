@@ -72,6 +72,10 @@ void Checker::Issued(Time now, uint32_t client, uint32_t tenant, Ask& ask) {
   record.ttft_deadline = request.ttft_deadline_ms
                              ? Duration{*request.ttft_deadline_ms} * kMillisecond
                              : options_.router.default_ttft_deadline;
+  if (request.deadline_ms) {
+    record.ttft_deadline =
+        std::min(record.ttft_deadline, Duration{*request.deadline_ms} * kMillisecond);
+  }
   record.bad = ask.bad;
   record.bad_ids = ask.bad_ids;
   record.repeated = ask.repeated;

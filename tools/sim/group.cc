@@ -40,6 +40,9 @@ void SimGroup::Start() {
     peers_.push_back(world_->ConnectGroup(index_));
   }
   kv_blocks_ = world_->options().kv_blocks;
+  for (uint32_t i = 0; i < index_; ++i) {
+    kv_blocks_ = std::max<uint64_t>(1, kv_blocks_ * world_->options().next_group_percent / 100);
+  }
   if (next_start_ == NextStart::kSmaller) kv_blocks_ -= kv_blocks_ / 4;
   JoinAll();
   if (deaths_to_come_ == 0) return;

@@ -75,6 +75,8 @@ class SimGroup {
   bool RefuseNext(uint32_t count);
   // The next report is sent twice.
   bool RepeatOnce();
+  // None of these three happens any more.
+  void BehaveAgain() { lie_ = repeat_ = false, refuse_ = 0; }
   // The connections break and are made anew; the ranks notice after a moment, and end.
   bool Reset();
   // A rank, drawn by `draw`, or all are told to end; it leaves when it is drained. It is started

@@ -10,6 +10,8 @@ namespace {
 
 // Steps of a group's life after which the router knows how long they take.
 constexpr uint64_t kStepsToLearn = 200;
+// Of so few that wait the router looks at each, whoever is too large for some group.
+constexpr size_t kSureToBeSeen = 64;
 
 }  // namespace
 
@@ -68,6 +70,7 @@ void Simulation::CheckCommands(const ToWorker& to) {
   SimGroup& group = *groups_[owner];
   if (const auto* start = std::get_if<GroupStart>(&to.message)) {
     known_groups_[group.name()] = start->kv_blocks;
+    watch_.GroupHas(owner, start->kv_blocks);
     if (start->kv_blocks != group.kv_blocks() && start->group_incarnation == group.incarnation()) {
       Violate("S5: a group's capacity is not the smallest of its ranks'");
     }
@@ -109,6 +112,9 @@ void Simulation::CheckLeave(const std::string& name, const RouterEffects& effect
 void Simulation::CheckNotes(const RouterEffects& effects) {
   for (const Note& note : effects.notes) {
     if (note.event == "group_left") CheckLeave(note.fields[0].second, effects);
+    if (note.event == "group_left" || note.event == "group_lost") {
+      ++failures_[note.fields[0].second].causes;
+    }
     if (note.event == "client_lost") {
       watch_.ClientGone(network_.At(std::stoull(note.fields[0].second)).owner);
     }
@@ -156,7 +162,28 @@ void Simulation::CheckFully() {
     if (seen.live) CheckGroup(seen);
   }
   CheckWaiting();
+  CheckIdle(status);
   CheckExpectedWait();
+}
+
+void Simulation::CheckIdle(const RouterStatus& status) {
+  if (!hears_reports_ || options_.optimistic || waiting_.size() > kSureToBeSeen) return;
+  for (const GroupStatus& group : status.groups) {
+    bool takes_work = group.live && !group.draining && group.worst_case_blocks == 0 &&
+                      group.report_age < options_.router.group_lease / 2;
+    if (!takes_work) continue;
+    RouterBooks books = front_end_->Books(now(), GroupNamed(group.name)->peers()[0]);
+    if (!books.live || books.failures > 0) continue;
+    for (const RequestId& id : waiting_) {
+      const Record& record = *checker_.Find(id);
+      if (record.answered || record.dispatched || checker_.HasBlockQuota(record.tenant)) continue;
+      if (checker_.NeedOf(record) > group.total_blocks) continue;
+      absl::StatusOr<RequestStatus> found = front_end_->Find(id);
+      if (!found.ok() || found->state != "queued") continue;
+      Violate(absl::StrCat("S14: request ", id.low, " waits, and ", group.name, " is idle: ",
+                           found->reason));
+    }
+  }
 }
 
 void Simulation::CheckGroup(const GroupStatus& seen) {
@@ -180,10 +207,14 @@ void Simulation::CheckReport(PeerId reporter, const RouterBooks& before, const H
   CheckHeld(group, books.worst_case_blocks);
   auto its =
       std::ranges::count_if(heard.nacks, [](const Nack& nack) { return IsFault(nack.code); });
-  if (before.live && books.failures > before.failures + static_cast<uint64_t>(its)) {
+  // Each end of a group counts once, however many waited there.
+  Failures& known = failures_[group.name()];
+  uint64_t most = before.live ? before.failures : known.counted + known.causes;
+  if (books.failures > most + static_cast<uint64_t>(its)) {
     Violate(absl::StrCat("R8: ", group.name(), " counts as having failed ", books.failures,
-                         " requests, ", before.failures, " before a report that says so of ", its));
+                         " times, ", most, " before a report that says so of ", its));
   }
+  known = {books.failures, 0};
 }
 
 void Simulation::CheckHeld(const SimGroup& group, uint64_t worst_case_blocks) {

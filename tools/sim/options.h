@@ -42,6 +42,8 @@ struct SimOptions {
   uint32_t groups = 1;
   uint32_t ranks = 1;
   uint64_t kv_blocks = 7500;  // of the smallest rank
+  // Each group has so many per cent of the blocks of the one before it.
+  uint32_t next_group_percent = 100;
   uint32_t extra_blocks = 0;  // larger ranks have up to that many more
   uint32_t batch_tokens = 1024;
   // As of a CPU. A GPU has two, so that the host's work takes no time of the GPU's; simulated, it
@@ -67,6 +69,7 @@ struct SimOptions {
   Duration duration = 180 * kSecond;  // of the phase with load and faults
   Duration warm_up = 30 * kSecond;    // not measured
   Duration healing = 600 * kSecond;   // at most, until everything asked for has ended
+  bool ask_at_end = false;            // whether the service then still answers
   bool cancel_at_end = false;         // clients give up what still waits when the load ends
   uint32_t always_waiting = 0;        // instead of arrivals: as many as that always wait
   uint64_t max_requests = UINT64_MAX;

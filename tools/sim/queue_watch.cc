@@ -33,14 +33,22 @@ void QueueWatch::Hear(const RouterEffects& effects) {
   for (const ToClient& to : effects.to_clients) Told(to.message);
 }
 
+void QueueWatch::GroupHas(uint32_t group, uint64_t blocks) {
+  group_blocks_[group] = blocks;
+  fewest_blocks_ = std::min(fewest_blocks_, blocks);
+}
+
 void QueueWatch::TurnOver(const RouterEffects& effects) {
   std::vector<Front> fronts = TakeFronts();
-  size_t started = 0;
+  std::vector<uint64_t> started;  // blocks of the groups
   for (const ToWorker& to : effects.to_workers) {
     const auto* commands = std::get_if<Commands>(&to.message);
     if (commands == nullptr) continue;
-    started += commands->dispatches.size();
-    for (const Dispatch& dispatch : commands->dispatches) CheckBand(dispatch.request_id, fronts);
+    for (const Dispatch& dispatch : commands->dispatches) {
+      const Record* record = checker_.Find(dispatch.request_id);
+      started.push_back(record == nullptr ? UINT64_MAX : group_blocks_.at(record->group));
+      CheckBand(dispatch.request_id, fronts);
+    }
   }
   CheckPassed(started, fronts);
   std::string unfair = meter_.TurnOver();
@@ -107,7 +115,7 @@ std::vector<QueueWatch::Front> QueueWatch::TakeFronts() {
 }
 
 QueueWatch::Front QueueWatch::TakeFront(int32_t band, uint32_t tenant, Line& line) {
-  Front front{band, tenant, checker_.HasBlockQuota(tenant), /*stays=*/true};
+  Front front{band, tenant, /*unseen=*/checker_.HasBlockQuota(tenant), /*stays=*/true};
   auto may_have_been_head = [&] {
     const Record& record = *checker_.Find(line.front().id);
     front.largest = std::max(front.largest, checker_.NeedOf(record));
@@ -117,7 +125,7 @@ QueueWatch::Front QueueWatch::TakeFront(int32_t band, uint32_t tenant, Line& lin
     front.stays = false;
   }
   if (line.empty()) {
-    if (!front.has_quota) meter_.Leaves(tenant, band);
+    if (!front.unseen) meter_.Leaves(tenant, band);
     return front;
   }
   may_have_been_head();
@@ -125,7 +133,16 @@ QueueWatch::Front QueueWatch::TakeFront(int32_t band, uint32_t tenant, Line& lin
   // Whoever lines up when all before it have left has begun to wait.
   bool anew = line.front().turn == turn_;
   front.stays = front.stays && !anew;
-  if (!front.has_quota) meter_.Waits(tenant, band, anew);
+  if (front.unseen) return front;
+  // It has no claim on what smaller groups serve meanwhile.
+  if (checker_.NeedOf(*checker_.Find(*front.head)) > fewest_blocks_) {
+    too_large_.insert({band, tenant});
+    front.unseen = true;
+    meter_.Leaves(tenant, band);
+  } else {
+    bool returns = too_large_.erase({band, tenant}) > 0;
+    meter_.Waits(tenant, band, anew || returns);
+  }
   return front;
 }
 
@@ -145,7 +162,7 @@ void QueueWatch::CheckBand(const RequestId& id, const std::vector<Front>& fronts
                  /*head=*/!MayPass(need, record->priority, fronts), output);
   // The highest band of which one could start, but for its size.
   auto top = std::find_if(fronts.begin(), fronts.end(), [](const Front& front) {
-    return front.head != nullptr && !front.has_quota;
+    return front.head != nullptr && !front.unseen;
   });
   if (top == fronts.end() || top->band <= record->priority) return;
   if (MayPass(need, top->band, fronts)) return;
@@ -154,16 +171,21 @@ void QueueWatch::CheckBand(const RequestId& id, const std::vector<Front>& fronts
                        " blocks while request ", top->head->low, " waits in band ", top->band));
 }
 
-void QueueWatch::CheckPassed(size_t started, const std::vector<Front>& fronts) {
+void QueueWatch::CheckPassed(const std::vector<uint64_t>& started,
+                             const std::vector<Front>& fronts) {
   // The head of the queue is the one of the highest band, if that has one tenant: else it is not
   // seen whose turn it is. Only what was the head throughout the turn was passed by all of them.
-  if (started == 0 || fronts.empty()) return;
+  if (started.empty() || fronts.empty()) return;
   const Front& front = fronts[0];
   bool alone = fronts.size() == 1 || fronts[1].band < front.band;
   if (unsure_.contains({front.band, front.tenant})) return;
-  if (!alone || front.has_quota || front.head == nullptr || !front.stays) return;
+  if (!alone || front.head == nullptr || !front.stays) return;
+  if (checker_.HasBlockQuota(front.tenant)) return;
   Record& head = *checker_.Find(*front.head);
-  head.passed += static_cast<uint32_t>(started);
+  // What went where it cannot go did not pass it.
+  const uint64_t need = checker_.NeedOf(head);
+  head.passed += static_cast<uint32_t>(
+      std::ranges::count_if(started, [need](uint64_t blocks) { return blocks >= need; }));
   if (head.passed > kMaxPassed) {
     Violate("S6", *front.head,
             absl::StrCat(head.passed, " have passed it at the head of the queue"));

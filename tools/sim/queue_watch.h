@@ -25,6 +25,9 @@ class QueueWatch {
 
   const FairnessMeter& fairness() const { return meter_; }
 
+  // A group begins with so many blocks.
+  void GroupHas(uint32_t group, uint64_t blocks);
+
   // ---- In one turn of the router, in this order.
   // It hears of so many more tokens of what runs.
   void Heard(Record& record, uint64_t tokens);
@@ -48,7 +51,8 @@ class QueueWatch {
   struct Front {
     int32_t band = 0;
     uint32_t tenant = 0;
-    bool has_quota = false;  // of blocks: whether its head may start is not seen
+    bool unseen = false;     // whether its head may start: it has a quota of blocks, or is too
+                             // large for some group
     bool stays = false;      // the head, if there is one, was the head before the turn
     const RequestId* head = nullptr;
     uint64_t largest = 0;  // blocks that a head of it in this turn may need
@@ -63,7 +67,8 @@ class QueueWatch {
   // Whether one that needs `blocks` may have passed a blocked head of that band or one above.
   static bool MayPass(uint64_t blocks, int32_t band, const std::vector<Front>& fronts);
   void CheckBand(const RequestId& id, const std::vector<Front>& fronts);
-  void CheckPassed(size_t started, const std::vector<Front>& fronts);
+  // `started`: where.
+  void CheckPassed(const std::vector<uint64_t>& started, const std::vector<Front>& fronts);
   void Violate(const char* name, const RequestId& id, const std::string& what);
 
   Checker& checker_;
@@ -72,6 +77,10 @@ class QueueWatch {
   std::map<int32_t, std::map<uint32_t, Line>, std::greater<>> lines_;  // [band][tenant]
   // Lines that may be longer than is seen, by band and tenant.
   std::set<std::pair<int32_t, uint32_t>> unsure_;
+  // Tenants, by band, whose head was too large for some group.
+  std::set<std::pair<int32_t, uint32_t>> too_large_;
+  std::map<uint32_t, uint64_t> group_blocks_;
+  uint64_t fewest_blocks_ = UINT64_MAX;  // that a group ever had
   uint64_t turn_ = 0;
 };
 

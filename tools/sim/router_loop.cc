@@ -86,7 +86,12 @@ void Simulation::Step(RouterEvent&& event) {
                   });
   if (lie && !refused) Violate("S11: a report that breaks the protocol was taken");
   Hear(network_.At(reporter).owner, heard, refused);
-  if (!refused) CheckReport(reporter, before, heard);
+  if (refused) {
+    // Some of its nacks may have counted.
+    failures_[groups_[network_.At(reporter).owner]->name()].causes += heard.nacks.size();
+  } else {
+    CheckReport(reporter, before, heard);
+  }
 }
 
 Simulation::Heard Simulation::HeardIn(const StepReport& report) {

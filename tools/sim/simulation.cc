@@ -253,16 +253,49 @@ bool Simulation::Quiet() {
   return live == options_.groups && status.queue_entries == 0 && status.paused_streams == 0;
 }
 
-void Simulation::FinishLiveness() {
-  if (options_.cancel_at_end) {
-    for (auto& client : clients_) client->CancelAll();
+void Simulation::AskOnceMore() {
+  // A group that failed often is tried after a minute at the latest.
+  constexpr Duration kPatience = 90 * kSecond;
+  auto client = std::ranges::find_if(clients_, [this](const auto& one) {
+    return one->alive() && !one->paused() && !checker_.HasQuota(one->tenant());
+  });
+  if (client == clients_.end()) return;
+  for (auto& group : groups_) group->BehaveAgain();
+  ErrorCode error = ErrorCode::kNone;
+  // A client that was forgotten is told to say Hello again, and what was the matter with a group
+  // may be noticed only now.
+  for (int attempt = 0; attempt < 3; ++attempt, RunUntil(now() + kSecond)) {
+    Ask ask;
+    ask.request.prompt_token_ids = TokenIds({1});
+    ask.request.max_tokens = 1;
+    ask.request.ttft_deadline_ms = static_cast<uint32_t>(kPatience / kMillisecond);
+    (*client)->Ask(std::move(ask));
+    const Record& record = checker_.records().back();
+    for (Time end = now(); end < record.asked + kPatience && !record.over; end += kSecond) {
+      RunUntil(end + kSecond);
+    }
+    error = record.error;
+    if (record.over && error == ErrorCode::kNone) return RunUntilQuiet();
   }
+  Violate(absl::StrCat("L6: all is well, and a request is not served: ",
+                       ToAbsl(ErrorCodeName(error))));
+}
+
+void Simulation::RunUntilQuiet() {
   // The clock stands at the last event, which may be long before the end of the wait.
   Time last = now() + options_.healing;
   for (Time end = now(); end < last && !Quiet() && violations_.empty(); end += kSecond) {
     RunUntil(end + kSecond);
   }
+}
+
+void Simulation::FinishLiveness() {
+  if (options_.cancel_at_end) {
+    for (auto& client : clients_) client->CancelAll();
+  }
+  RunUntilQuiet();
   CheckEnd();
+  if (options_.ask_at_end && violations_.empty()) AskOnceMore();
   if (!violations_.empty()) return;
   inbox_.emplace_back(BeginDrain{});
   WakeRouter(now() + 1);

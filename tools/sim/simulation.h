@@ -116,6 +116,9 @@ class Simulation : public World, private FaultTargets {
   void PrefetchSoon() const;
   bool Quiet();
   void FinishLiveness();
+  void RunUntilQuiet();
+  // Whether a small request is answered now that all is well.
+  void AskOnceMore();
 
   // ---- router_loop.cc: what stands in for router/io
   void WakeRouter(Time at);
@@ -167,6 +170,8 @@ class Simulation : public World, private FaultTargets {
   void CheckInTime(const SimGroup& group, const Record& record);
   void CheckExpectedWait();
   void CheckWaiting();
+  // No group is idle while something waits that it could run.
+  void CheckIdle(const RouterStatus& status);
   void CheckEnd();
   void Violate(const std::string& what);
 
@@ -201,6 +206,11 @@ class Simulation : public World, private FaultTargets {
   std::map<std::string, uint32_t> group_by_name_;
   std::map<std::string, uint64_t> known_groups_;  // name -> blocks, since it first was complete
   std::map<std::string, uint64_t> losses_;        // name -> how often the router lost it
+  struct Failures {
+    uint64_t counted = 0;  // as of its last report
+    uint64_t causes = 0;   // since then, one for each of its ends
+  };
+  std::map<std::string, Failures> failures_;  // by name
   std::vector<Incarnation> leaving_;  // [groups] the start of which a rank said that it leaves
   // What was sent to a group at the event of that number.
   struct Sent {

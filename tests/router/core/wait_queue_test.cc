@@ -45,7 +45,7 @@ class WaitQueueTest : public testing::Test {
   Request* Next(const Request* blocked = nullptr) {
     std::vector<Request*> next;
     queue_.Candidates(
-        1, [&](const Request& request) { return &request != blocked; }, next);
+        1, kAnySize, [&](const Request& request) { return &request != blocked; }, next);
     return next.empty() ? nullptr : next[0];
   }
 
@@ -276,7 +276,7 @@ TEST_F(WaitQueueTest, TenantsAtTheirLimitAreLeftOut) {
   Request& other = Push(b_);
   std::vector<Request*> next;
   queue_.Candidates(
-      5, [this](const Request& r) { return r.tenant != &a_; }, next);
+      5, kAnySize, [this](const Request& r) { return r.tenant != &a_; }, next);
   ASSERT_EQ(next.size(), 1u);
   EXPECT_EQ(next[0], &other);
 }
@@ -303,6 +303,32 @@ TEST(Quota, IsRefilledByTheMinuteAndMayBeOverdrawn) {
   EXPECT_EQ(QuotaDebt(tenant), 0);
   RefillQuota(tenant, 1000 * kSecond);
   EXPECT_EQ(tenant.block_ms_left, 60'000);  // no more than a minute's worth
+}
+
+// Whoever comes back when it was told to is let in, though nobody looked meanwhile.
+TEST(Quota, ALargeOverdraftIsOverWhenItWasSaidToBe) {
+  TenantConfig config;
+  config.block_seconds_per_minute = 60;
+  Tenant tenant(config);
+  RefillQuota(tenant, kSecond);
+  UseQuota(tenant, 40, 21 * kSecond, kSecond);  // 840 block-seconds of 60: 13 minutes more
+  Duration debt = QuotaDebt(tenant);
+  EXPECT_NEAR(static_cast<double>(debt), 780e9, 1e8);
+  RefillQuota(tenant, kSecond + debt / 2);
+  EXPECT_NEAR(static_cast<double>(QuotaDebt(tenant)), 390e9, 1e8);
+  RefillQuota(tenant, kSecond + debt);
+  EXPECT_EQ(QuotaDebt(tenant), 0);
+}
+
+TEST(Quota, DebtBeyondAllTimeStaysPositive) {
+  TenantConfig config;
+  config.block_seconds_per_minute = 1;
+  Tenant tenant(config);
+  RefillQuota(tenant, kSecond);
+  for (int i = 0; i < 4; ++i) UseQuota(tenant, UINT32_MAX, kTimeMax / 4, kSecond);
+  EXPECT_GT(QuotaDebt(tenant), 3600 * kSecond);
+  RefillQuota(tenant, 3600 * kSecond);
+  EXPECT_GT(QuotaDebt(tenant), 3600 * kSecond);
 }
 
 }  // namespace
