@@ -44,8 +44,7 @@ std::string TextOf(const Hold& hold) {
     case Why::kPassed:
       return absl::StrCat("was passed by ", hold.value, " requests, allowed: ", hold.limit);
     case Why::kLarge:
-      return absl::StrCat("is too large to pass: ", hold.value,
-                          " KV blocks, allowed: ", hold.limit);
+      return absl::StrCat("is too large to pass: ", Blocks(hold.value), ", allowed: ", hold.limit);
     case Why::kAhead:
       return absl::StrCat(
           "was served ", hold.value,

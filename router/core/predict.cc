@@ -16,6 +16,13 @@ constexpr Duration kSnapshotAgePerRequest = 1 * kMicrosecond;
 // What is longer than a limit is said to be, where both are shown in whole milliseconds.
 Duration MillisecondsUp(Duration time) { return (time + kMillisecond - 1) / kMillisecond; }
 
+// Its limit of the time to the first token, and what set it.
+std::string TtftText(const Request& request) {
+  return absl::StrCat(request.TtftName(), " is ",
+                      (request.ttft_deadline - request.arrival) / kMillisecond,
+                      request.ttft_limit == TtftLimit::kService ? " ms" : "");
+}
+
 }  // namespace
 
 void RouterImpl::RefreshDrain() {
@@ -193,17 +200,13 @@ Duration RouterImpl::OwnPrefill(const Request& request) {
 
 Refusal RouterImpl::CheckWait(const Request& request) {
   std::optional<Wait> wait = PredictWait(request);
-  if (!wait) return {};  // no group is live, or none has said how fast it is: until the deadline
+  // No group is live, or none has said how fast it is: until the deadline.
+  if (!wait) return CheckPauses(request);
   Duration prefill = OwnPrefill(request);
   Duration budget = request.ttft_deadline - now_;
-  auto deadline = [&] {
-    return absl::StrCat(request.TtftName(), " is ",
-                        (request.ttft_deadline - request.arrival) / kMillisecond,
-                        request.ttft_limit == TtftLimit::kService ? " ms" : "");
-  };
   if (prefill > budget) {
     return {ErrorCode::kDeadlineExceeded,
-            absl::StrCat(deadline(), ", the first token is expected after ",
+            absl::StrCat(TtftText(request), ", the first token is expected after ",
                          MillisecondsUp(now_ - request.arrival + prefill),
                          " ms even without a wait, for the prefill of ", request.prompt_tokens,
                          " tokens"),
@@ -211,9 +214,10 @@ Refusal RouterImpl::CheckWait(const Request& request) {
   }
   Duration limit = std::min(budget - prefill, config_.queue_wait_max);
   if (wait->time <= limit) return {};
-  std::string why = limit == config_.queue_wait_max
-                        ? "the service's --queue-seconds"
-                        : absl::StrCat(deadline(), ", the prefill takes ", MillisecondsUp(prefill));
+  std::string why = "the service's --queue-seconds";
+  if (limit != config_.queue_wait_max) {
+    why = absl::StrCat(TtftText(request), ", the prefill takes ", MillisecondsUp(prefill));
+  }
   std::string what = wait->for_quota ? absl::StrCat("for this tenant's own blocks, at most ",
                                                     request.tenant->config.max_blocks, " at once,")
                                      : "for KV blocks and prefill";
@@ -222,6 +226,23 @@ Refusal RouterImpl::CheckWait(const Request& request) {
                                " ms, allowed: ", limit / kMillisecond, " (", why, ")"),
                   {}};
   refusal.details.retry_after_ms = Jittered(wait->time - limit);
+  return refusal;
+}
+
+Refusal RouterImpl::CheckPauses(const Request& request) {
+  Time first = kTimeMax;
+  for (size_t i = 0; i < groups_.size(); ++i) {
+    const Group& group = groups_.at(i);
+    // Of any other it is not known when it takes work, if it does not now.
+    if (WorkHold(group).why != Why::kBreaker) return {};
+    first = std::min(first, std::max(group.breaker.closed_until(), now_));
+  }
+  if (groups_.size() == 0 || first <= request.ttft_deadline) return {};
+  Refusal refusal{ErrorCode::kUnavailable,
+                  absl::StrCat("every group failed too often, the first is tried again in ",
+                               MillisecondsUp(first - now_), " ms; ", TtftText(request)),
+                  {}};
+  refusal.details.retry_after_ms = Jittered(first - now_);
   return refusal;
 }
 

@@ -222,6 +222,8 @@ class RouterImpl {
   std::optional<Duration> PrefillAtOnce(const Request& request) const;
   Duration IdlePrefill(const GroupLoad& load, const Request& request) const;
   Refusal CheckWait(const Request& request);
+  // Whether every group is paused, as it failed too often, until it is too late for the request.
+  Refusal CheckPauses(const Request& request);
   uint64_t Jittered(Duration wait);
   // Until half of what waits will have been dispatched.
   Duration HalfQueueTime();
