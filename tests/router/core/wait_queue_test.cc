@@ -36,12 +36,12 @@ class WaitQueueTest : public testing::Test {
     return request;
   }
 
-  // But for one that may not run.
   // Where no tenant is at its quota.
   size_t PositionOf(const Request& request) const {
     return queue_.Position(request, [](const Request&, uint64_t) { return true; });
   }
 
+  // But for one that may not run.
   Request* Next(const Request* blocked = nullptr) {
     std::vector<Request*> next;
     queue_.Candidates(
@@ -269,6 +269,65 @@ TEST_F(WaitQueueTest, TheNewestOfWhoHasMostMakesWay) {
   Push(b_);
   EXPECT_EQ(queue_.Excess(b_, 0), nullptr);  // it would have as many
   EXPECT_NE(queue_.Excess(b_, 1), nullptr);  // a higher band is not held up by a lower one
+}
+
+// a waits only for a larger group while b is served on a smaller one: afterwards they are equal.
+TEST_F(WaitQueueTest, NobodyIsOwedWhatWasServedOnGroupsThatItCouldNotUse) {
+  constexpr uint64_t kSmall = 4;
+  for (int i = 0; i < 200; ++i) {
+    Push(a_, 0, 1, 10, /*worst=*/9);
+    Push(b_, 0, 1, 10, /*worst=*/2);
+  }
+  Request* larger = Next();
+  ASSERT_EQ(larger->tenant, &a_);
+  auto any = [](const Request&) { return true; };
+  for (int i = 0; i < 100; ++i) {
+    std::vector<Request*> next;
+    queue_.Candidates(1, kSmall, any, next);
+    ASSERT_EQ(next[0]->tenant, &b_);
+    queue_.Bypass(*larger, kSmall, *next[0]);
+    queue_.Remove(*next[0]);
+    Charge(b_, 0, 50);
+    queue_.Audit();
+  }
+  int of_a = 0;
+  for (int i = 0; i < 40; ++i) of_a += Serve(50) == &a_ ? 1 : 0;
+  EXPECT_NEAR(of_a, 20, 1);
+}
+
+// Two that wait for larger groups take turns there, though each is brought to the same service.
+TEST_F(WaitQueueTest, ThoseThatWaitForLargerGroupsTakeTurns) {
+  constexpr uint64_t kSmall = 4;
+  for (int i = 0; i < 50; ++i) {
+    Push(a_, 0, 1, 10, /*worst=*/9);
+    Push(heavy_, 0, 1, 10, /*worst=*/9);
+    Push(b_, 0, 1, 10, /*worst=*/2);
+  }
+  auto any = [](const Request&) { return true; };
+  int of_a = 0;
+  for (int i = 0; i < 20; ++i) {
+    Request* larger = Next();
+    ASSERT_NE(larger->tenant, &b_);
+    std::vector<Request*> next;
+    queue_.Candidates(1, kSmall, any, next);
+    queue_.Bypass(*larger, kSmall, *next[0]);
+    queue_.Remove(*next[0]);
+    Charge(b_, 0, 5000);
+    of_a += Serve(10) == &a_ ? 1 : 0;
+  }
+  EXPECT_EQ(of_a, 10);
+}
+
+TEST_F(WaitQueueTest, RequestsThatAreTooLargeAreLeftOut) {
+  Push(a_, 0, 1, 10, /*worst=*/9);
+  Request& small = Push(a_, 0, 1, 10, /*worst=*/4);
+  Request& other = Push(b_, 0, 1, 10, /*worst=*/3);
+  std::vector<Request*> next;
+  queue_.Candidates(5, 4, [](const Request&) { return true; }, next);
+  EXPECT_EQ(next, (std::vector<Request*>{&small, &other}));
+  EXPECT_EQ(queue_.AheadOf(small, 4).own_worst_blocks, 4u);
+  EXPECT_EQ(queue_.AheadOf(small).own_worst_blocks, 13u);
+  EXPECT_EQ(queue_.AheadOf(other, 4).blocks, 2u);
 }
 
 TEST_F(WaitQueueTest, TenantsAtTheirLimitAreLeftOut) {
