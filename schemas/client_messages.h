@@ -161,7 +161,11 @@ struct Accepted {
   std::optional<uint32_t> credit;
   friend bool operator==(const Accepted&, const Accepted&) = default;
 };
-// All tokens that one router turn has for this client.
+// What one Deltas may hold; a turn that has more for a client sends several.
+inline constexpr size_t kMaxDeltas = size_t{1} << 16;
+inline constexpr size_t kMaxDeltasBytes = size_t{8} << 20;  // of the message's 64 MiB
+
+// Tokens that one router turn has for this client.
 struct Deltas {
   std::vector<Delta> deltas;
   friend bool operator==(const Deltas&, const Deltas&) = default;

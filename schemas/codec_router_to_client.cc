@@ -7,7 +7,6 @@ namespace codec {
 namespace {
 
 constexpr char kIdentifier[] = "KVRC";
-constexpr size_t kMaxDeltas = 1u << 16;  // of one turn of the router for one client
 constexpr size_t kMaxDeltaTokens = 1u << 20;
 constexpr size_t kMaxDeltaTextBytes = 32u << 20;
 constexpr size_t kMaxErrorTextBytes = 64u << 10;

@@ -99,6 +99,7 @@ void RouterImpl::FlushDeltas(Client& client) {
   client.last_pending = client.pending.size();
   out_->to_clients.push_back({client.id, Deltas{std::move(client.pending)}});
   client.pending.clear();
+  client.pending_bytes = 0;
 }
 
 }  // namespace kvern::router

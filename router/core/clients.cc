@@ -50,11 +50,12 @@ void ClientTable::Close(Client& client, Request& request, Time now) {
   }
 }
 
-void ClientTable::Append(Client& client, Delta&& delta) {
+void ClientTable::Append(Client& client, Delta&& delta, uint64_t bytes) {
   if (client.pending.empty()) {
     dirty_.push_back(client.id);
     client.pending.reserve(client.last_pending);
   }
+  client.pending_bytes += bytes;
   client.pending.push_back(std::move(delta));
 }
 

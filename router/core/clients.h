@@ -25,7 +25,8 @@ struct Client {
   Time idle_since = 0;         // when its last open request ended; meaningless with open ones
   Time lease_at = kTimeMax;    // of its entry in Timers; kTimeMax: none
   std::vector<Request*> open;  // not answered
-  std::vector<Delta> pending;  // of this turn
+  std::vector<Delta> pending;  // of this turn, what one message holds
+  uint64_t pending_bytes = 0;
   size_t last_pending = 0;     // how many there were when they were last sent
   bool gives_credit = false;   // of this incarnation
   uint64_t kept_bytes = 0;     // kept for its paused streams
@@ -47,8 +48,9 @@ class ClientTable {
   void Open(Client& client, Request& request);
   void Close(Client& client, Request& request, Time now);
 
-  // Puts a delta into the client's message of this turn.
-  void Append(Client& client, Delta&& delta);
+  // Puts a delta, of so many bytes, into the client's message of this turn. REQUIRES: there is
+  // room.
+  void Append(Client& client, Delta&& delta, uint64_t bytes);
   // Clients with pending deltas, by the first of them; clears the list.
   std::vector<PeerId> TakeDirty() { return std::exchange(dirty_, {}); }
 

@@ -30,7 +30,10 @@ void RouterImpl::Forward(Client& client, Request& request, Delta&& delta) {
   request.delivered += delta.token_ids.size();
   bool last = request.kept == nullptr && request.AllClientDone();
   if (last) delta.usage = UsageOf(request);
-  clients_.Append(client, std::move(delta));
+  uint64_t bytes = BytesOf(delta);
+  bool full = client.pending.size() == kMaxDeltas || client.pending_bytes + bytes > kMaxDeltasBytes;
+  if (full) FlushDeltas(client);
+  clients_.Append(client, std::move(delta), bytes);
   if (last) Complete(request);
 }
 

@@ -43,6 +43,7 @@ void KeptDeltas::Add(Delta delta) {
     Delta& latest = deltas_[i];
     if (latest.choice != delta.choice) continue;
     if (latest.token_ids.size() + delta.token_ids.size() > max_chunk_) break;
+    if (BytesOf(latest) + BytesOf(delta) > kMaxDeltasBytes) break;
     bytes_ -= BytesOf(latest);
     Extend(latest, std::move(delta));
     bytes_ += BytesOf(latest);

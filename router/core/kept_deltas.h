@@ -9,12 +9,13 @@
 
 namespace kvern::router {
 
-// Bytes that a delta holds in memory, its strings and lists included.
+// Bytes that a delta holds in memory, its strings and lists included; in a message it takes fewer.
 uint64_t BytesOf(const Delta& delta);
 
 // In order of production. Deltas of one choice grow together into chunks of at most `max_chunk`
-// tokens, so that what comes one token at a time does not cost a message for each. A chunk may be
-// newer than one of another choice that was begun after it; within a choice the order is kept.
+// tokens that fit into one message, so that what comes one token at a time does not cost a message
+// for each. A chunk may be newer than one of another choice that was begun after it; within a
+// choice the order is kept.
 class KeptDeltas {
  public:
   // `max_deltas`: more than can ever come, at most one per token and choice's end.

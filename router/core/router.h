@@ -137,8 +137,9 @@ struct GroupJoining {
   Incarnation incarnation = 0;
 };
 struct RouterEffects {
-  // Per client in order. Deltas are coalesced: one message per client and turn, but what is
-  // delivered before another message to the same client also goes out before it.
+  // Per client in order. Deltas are coalesced: one message per client and turn, unless it would be
+  // too large, but what is delivered before another message to the same client also goes out before
+  // it.
   std::vector<ToClient> to_clients;
   std::vector<ToWorker> to_workers;  // mostly one Commands message per group
   std::vector<Tokenize> tokenize;

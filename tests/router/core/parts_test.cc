@@ -55,6 +55,25 @@ TEST(KeptDeltas, GrowIntoChunksByChoice) {
   EXPECT_TRUE(kept.empty());
 }
 
+// However many tokens a chunk may have, it fits into one message.
+TEST(KeptDeltas, AChunkFitsIntoAMessage) {
+  constexpr uint32_t kTokens = 10'000;
+  const uint64_t some = BytesOf(Piece(0, 0, kTokens));
+  const auto pieces = static_cast<uint32_t>(3 * kMaxDeltasBytes / some);
+  KeptDeltas kept(1000, /*max_chunk=*/1u << 30);
+  for (uint32_t i = 0; i < pieces; ++i) kept.Add(Piece(0, i * kTokens, kTokens));
+  EXPECT_GT(kept.size(), 1u);
+  EXPECT_LT(kept.size(), pieces);
+  uint32_t position = 0;
+  while (!kept.empty()) {
+    Delta chunk = kept.PopFront();
+    EXPECT_LE(BytesOf(chunk), kMaxDeltasBytes);
+    EXPECT_EQ(chunk.position, position);
+    position += static_cast<uint32_t>(chunk.token_ids.size());
+  }
+  EXPECT_EQ(position, pieces * kTokens);
+}
+
 TEST(PoolBlocks, Case11FitOnlyWhereTheyFitInEachPool) {
   using Two = BlocksOf<2>;
   Two room = 10;

@@ -224,6 +224,21 @@ TEST_F(PortTest, AMessageBeyondTheLimitLosesThePeer) {
   EXPECT_THAT(port.TakeLost(), ElementsAre(peer));
 }
 
+// So it can be told that it must say who it is again.
+TEST_F(PortTest, APeerThatWasLostIsAnsweredWhenItSpeaksAgain) {
+  Port port = Bind();
+  std::string routing_id;
+  DealerSocket dealer = Connect(port, &routing_id);
+  PeerId lost = port.Heard(routing_id, 1);
+  ASSERT_TRUE(port.Send(lost, std::string(limits_.max_body_bytes + 1, 'x')).ok());
+  EXPECT_THAT(port.TakeLost(), ElementsAre(lost));
+  PeerId again = port.Heard(routing_id, 1);
+  EXPECT_NE(again, lost);
+  ASSERT_TRUE(port.Send(again, "say hello").ok());
+  EXPECT_EQ(Receive(dealer), "say hello");
+  EXPECT_THAT(port.TakeLost(), IsEmpty());
+}
+
 TEST_F(PortTest, AReplyNeedsNoNumber) {
   Port port = Bind();
   std::string routing_id;
