@@ -34,11 +34,14 @@ void RouterImpl::OnGenerate(Client& client, GenerateRequest message) {
     return;
   }
   request.phase = Phase::kTokenizing;
+  queue_.PushText(request);
+  Tokenize job{id, {}, client.tenant->number, client.tenant->config.weight, request.band};
   if (message.prompt) {
-    out_->tokenize.push_back({id, *std::move(message.prompt)});
+    job.input = *std::move(message.prompt);
   } else {
-    out_->tokenize.push_back({id, *std::move(message.messages)});
+    job.input = *std::move(message.messages);
   }
+  out_->tokenize.push_back(std::move(job));
 }
 
 Refusal RouterImpl::Admissible(Client& client, const GenerateRequest& message, uint64_t bytes) {

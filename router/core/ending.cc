@@ -62,8 +62,11 @@ void RouterImpl::CloseForClient(Request& request) {
 
 void RouterImpl::Abandon(Request& request) {
   switch (request.phase) {
-    case Phase::kTokenizing:
-      return;  // its text is still held by the text pool; Tokenized ends it
+    case Phase::kTokenizing:  // until the text pool lets go: Tokenized ends it
+      queue_.RemoveText(request);
+      out_->withdrawn.push_back(request.id);
+      ++withdrawn_;
+      return;
     case Phase::kArrived:
       queue_.GiveRoomBack(request);
       return Destroy(request);

@@ -120,7 +120,8 @@ uint32_t RouterImpl::CreditOf(Tenant& tenant) {
   RefillQuota(tenant, now_);
   if (QuotaDebt(tenant) > 0) return 0;
   uint64_t share = queue_.ShareOf(tenant);
-  if (share <= tenant.waiting) return 0;
+  const uint32_t held = tenant.waiting + tenant.texts;
+  if (share <= held) return 0;
   // As if it asked for the least there is, in the lowest band.
   Request next;
   next.tenant = &tenant;
@@ -129,7 +130,7 @@ uint32_t RouterImpl::CreditOf(Tenant& tenant) {
   next.prompt_tokens = 1;
   Duration limit = std::min(config_.default_ttft_deadline, config_.queue_wait_max);
   if (PredictWait(next).value_or(Wait{}).time > limit) return 0;
-  return static_cast<uint32_t>(share - tenant.waiting);
+  return static_cast<uint32_t>(share - held);
 }
 
 void RouterImpl::AuditFlow() const {
@@ -164,7 +165,7 @@ void RouterImpl::AuditFlow() const {
   // Every open request waits (and holds queue room), runs (and holds blocks) or is only read.
   size_t running = 0;
   for (size_t i = 0; i < groups_.size(); ++i) running += groups_.at(i).running.size();
-  KVERN_CHECK_EQ(running + queue_.entries() + unread, requests_.size());
+  KVERN_CHECK_EQ(running + queue_.entries() + unread + withdrawn_, requests_.size());
 }
 
 }  // namespace kvern::router

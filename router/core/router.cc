@@ -88,10 +88,13 @@ void RouterImpl::On(Tokenized& event) {
   std::unique_ptr<Request>* found = requests_.Find(event.request_id);
   if (found == nullptr || (*found)->phase != Phase::kTokenizing) return;
   Request& request = **found;
+  if (request.answered) {
+    --withdrawn_;
+    return Destroy(request);
+  }
+  queue_.EndText(request);
   request.phase = Phase::kArrived;
-  if (request.answered) {  // cancelled meanwhile
-    Abandon(request);
-  } else if (event.error != ErrorCode::kNone) {
+  if (event.error != ErrorCode::kNone) {
     Fail(request, {event.error, std::move(event.message), {}});
   } else if (Refusal r = ValidatePrompt(config_, event.ids); !r.ok()) {
     Fail(request, std::move(r));

@@ -114,10 +114,14 @@ struct ToWorker {
   PeerId worker = 0;
   RouterToWorker message;
 };
-// Turn text into ids off this thread; answered by Tokenized. The text moves out of the core.
+// Turn text into ids off this thread; answered by Tokenized. The text moves out of the core. Higher
+// bands go first, in a band the threads' time is shared by weight among the tenants.
 struct Tokenize {
   RequestId request_id;
   std::variant<std::string, std::vector<ChatMessage>> input;
+  uint32_t tenant = 0;
+  uint32_t weight = 1;
+  uint8_t band = 0;
 };
 // Something an operator may want to read: a name and key=value pairs; never prompts or answers.
 struct Note {
@@ -143,6 +147,9 @@ struct RouterEffects {
   std::vector<ToClient> to_clients;
   std::vector<ToWorker> to_workers;  // mostly one Commands message per group
   std::vector<Tokenize> tokenize;
+  // Texts of which nobody wants the ids any more, of this turn or an earlier one: an answer of any
+  // kind is still due, and may come at once.
+  std::vector<RequestId> withdrawn;
   // For whoever watches the processes.
   std::vector<GroupJoining> joining;
   std::vector<GroupGivenUp> given_up;
@@ -152,6 +159,7 @@ struct RouterEffects {
     to_clients.clear();
     to_workers.clear();
     tokenize.clear();
+    withdrawn.clear();
     joining.clear();
     given_up.clear();
     notes.clear();

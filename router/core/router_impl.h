@@ -355,6 +355,7 @@ class RouterImpl {
   DecodeCost decode_cost_;          // of all groups
   std::vector<Duration> finishes_;  // on each of the groups, of the request at hand
   std::vector<size_t> tried_;       // groups that the request at hand does not fit on
+  size_t withdrawn_ = 0;            // texts that have ended and are still in the pool
   std::vector<Request*> paused_;    // have deltas kept for them
   uint64_t kept_bytes_ = 0;         // of all clients
   bool draining_ = false;

@@ -15,8 +15,12 @@ constexpr int64_t kMostOverdrawn = INT64_MIN / 2;
 
 TenantTable::TenantTable(const std::vector<TenantConfig>& configured)
     : configured_(configured.size()) {
-  for (const TenantConfig& config : configured)
-    tenants_.push_back(std::make_unique<Tenant>(config));
+  for (const TenantConfig& config : configured) Add(config);
+}
+
+Tenant& TenantTable::Add(TenantConfig config) {
+  auto number = static_cast<uint32_t>(tenants_.size());
+  return *tenants_.emplace_back(std::make_unique<Tenant>(std::move(config), number));
 }
 
 Tenant& TenantTable::Of(std::string_view name) {
@@ -26,8 +30,7 @@ Tenant& TenantTable::Of(std::string_view name) {
   if (tenants_.size() >= configured_ + kMaxTenants) return *tenants_.back();
   TenantConfig config;
   config.name = name;
-  tenants_.push_back(std::make_unique<Tenant>(std::move(config)));
-  return *tenants_.back();
+  return Add(std::move(config));
 }
 
 std::vector<TenantStatus> TenantTable::Status() const {

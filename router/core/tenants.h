@@ -29,18 +29,25 @@ struct Line {
   uint64_t blocks = 0;         // expected, of its requests together
   uint64_t worst_blocks = 0;   // likewise, at worst
   uint64_t prompt_tokens = 0;  // likewise
+  // Requests that are being tokenised: they have their room and no place yet.
+  Request* newest_text = nullptr;
+  uint32_t texts = 0;
+  uint32_t held() const { return entries + texts; }  // entries of the queue
   // Virtual token counter (Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024):
   // what it was served, divided by its weight. The tenant with the least is next.
   uint64_t service = 0;
 };
 
 struct Tenant {
-  explicit Tenant(TenantConfig what) : config(std::move(what)) {}
+  explicit Tenant(TenantConfig what, uint32_t place = 0)
+      : config(std::move(what)), number(place) {}
 
   TenantConfig config;
+  uint32_t number;  // in the table
   LengthModel lengths;
   std::array<Line, kBands> lines;
   uint32_t waiting = 0;         // over all lines
+  uint32_t texts = 0;           // likewise
   uint64_t running_blocks = 0;  // worst cases of what runs
   // When they come free, as of the last snapshot of what runs and with what was sent since; only of
   // a tenant with max_blocks.
@@ -72,6 +79,8 @@ class TenantTable {
   std::vector<TenantStatus> Status() const;
 
  private:
+  Tenant& Add(TenantConfig config);
+
   std::vector<std::unique_ptr<Tenant>> tenants_;
   size_t configured_ = 0;
 };

@@ -57,8 +57,47 @@ void WaitQueue::GiveRoomBack(Request& request) {
   request.queue_bytes = 0;
 }
 
+void WaitQueue::BeginHolding(Tenant& tenant, size_t band) {
+  if (tenant.lines[band].held() == 0) holding_[band].push_back(&tenant);
+}
+
+void WaitQueue::EndHolding(Tenant& tenant, size_t band) {
+  if (tenant.lines[band].held() == 0) std::erase(holding_[band], &tenant);
+}
+
+void WaitQueue::PushText(Request& request) {
+  Tenant& tenant = *request.tenant;
+  BeginHolding(tenant, request.band);
+  Line& line = tenant.lines[request.band];
+  request.previous_in_line = line.newest_text;
+  request.next_in_line = nullptr;
+  if (line.newest_text != nullptr) line.newest_text->next_in_line = &request;
+  line.newest_text = &request;
+  ++line.texts;
+  ++tenant.texts;
+}
+
+void WaitQueue::EndText(Request& request) {
+  Tenant& tenant = *request.tenant;
+  Line& line = tenant.lines[request.band];
+  Request* previous = request.previous_in_line;
+  Request* next = request.next_in_line;
+  if (previous != nullptr) previous->next_in_line = next;
+  (next == nullptr ? line.newest_text : next->previous_in_line) = previous;
+  request.previous_in_line = request.next_in_line = nullptr;
+  --line.texts;
+  --tenant.texts;
+  EndHolding(tenant, request.band);
+}
+
+void WaitQueue::RemoveText(Request& request) {
+  EndText(request);
+  GiveRoomBack(request);
+}
+
 void WaitQueue::Push(Request& request) {
   Tenant& tenant = *request.tenant;
+  BeginHolding(tenant, request.band);
   Line& line = tenant.lines[request.band];
   std::vector<Tenant*>& active = active_[request.band];
   if (line.entries == 0) {
@@ -112,6 +151,7 @@ void WaitQueue::Remove(Request& request) {
   --tenant.waiting;
   --size_;
   expected_blocks_ -= request.expected_blocks;
+  EndHolding(tenant, request.band);
   // Bypass left several with the same service: who was served is the last of them.
   if (line.entries == 0 || request.bypassed) std::erase(active_[request.band], &tenant);
   if (line.entries > 0 && request.bypassed) active_[request.band].push_back(&tenant);
@@ -185,30 +225,39 @@ Ahead WaitQueue::AheadOf(const Request& request, uint64_t most_blocks) const {
   return ahead;
 }
 
+Request* WaitQueue::NewestOf(const Line& line) {
+  return line.newest_text != nullptr ? line.newest_text : line.last;
+}
+
 Request* WaitQueue::Excess(const Tenant& tenant, size_t band) const {
   for (size_t b = 0; b < band; ++b) {
-    if (!active_[b].empty()) return active_[b].back()->lines[b].last;
+    Request* newest = nullptr;
+    for (const Tenant* other : holding_[b]) {
+      Request* its = NewestOf(other->lines[b]);
+      if (newest == nullptr || its->arrival > newest->arrival) newest = its;
+    }
+    if (newest != nullptr) return newest;
   }
   // Compared as entries / weight, by cross-multiplication.
   const Tenant* most = nullptr;
-  for (const Tenant* other : active_[band]) {
-    if (most == nullptr || uint64_t{other->lines[band].entries} * most->config.weight >
-                               uint64_t{most->lines[band].entries} * other->config.weight) {
+  for (const Tenant* other : holding_[band]) {
+    if (most == nullptr || uint64_t{other->lines[band].held()} * most->config.weight >
+                               uint64_t{most->lines[band].held()} * other->config.weight) {
       most = other;
     }
   }
   if (most == nullptr || most == &tenant) return nullptr;
-  bool more = uint64_t{most->lines[band].entries} * tenant.config.weight >
-              (uint64_t{tenant.lines[band].entries} + 1) * most->config.weight;
-  return more ? most->lines[band].last : nullptr;
+  bool more = uint64_t{most->lines[band].held()} * tenant.config.weight >
+              (uint64_t{tenant.lines[band].held()} + 1) * most->config.weight;
+  return more ? NewestOf(most->lines[band]) : nullptr;
 }
 
 uint64_t WaitQueue::ShareOf(const Tenant& tenant) const {
   uint64_t weights = tenant.config.weight;
   for (size_t band = 0; band < kBands; ++band) {
-    for (const Tenant* other : active_[band]) {
+    for (const Tenant* other : holding_[band]) {
       bool counted = other == &tenant;
-      for (size_t b = 0; b < band; ++b) counted = counted || other->lines[b].entries > 0;
+      for (size_t b = 0; b < band; ++b) counted = counted || other->lines[b].held() > 0;
       if (!counted) weights += other->config.weight;
     }
   }
@@ -287,10 +336,13 @@ void WaitQueue::Audit() const {
   KVERN_CHECK_LE(queued_bytes, bytes_);
   KVERN_CHECK_EQ(queued, size_);
   uint64_t expected = 0;
+  size_t held = 0;
   for (size_t band = 0; band < kBands; ++band) {
     for (const Tenant* tenant : active_[band]) expected += AuditLine(tenant->lines[band]);
+    for (const Tenant* tenant : holding_[band]) held += tenant->lines[band].held();
   }
   KVERN_CHECK_EQ(expected, expected_blocks_);
+  KVERN_CHECK_LE(held, entries_);
 }
 
 }  // namespace kvern::router

@@ -45,6 +45,11 @@ class WaitQueue {
   bool ResizeRoom(Request& request, uint64_t bytes);
   void GiveRoomBack(Request& request);
 
+  // A request that has its room is being tokenised; not any more; and it gives its room back. O(1).
+  void PushText(Request& request);
+  void EndText(Request& request);
+  void RemoveText(Request& request);
+
   // Lines up a request that has its room; its tenant, band and expected_blocks are set.
   void Push(Request& request);
   // It is the first of its band, and served, or passed by one of its band that is: whoever begins
@@ -95,7 +100,8 @@ class WaitQueue {
 
   // The request to give up so that one of `tenant` and `band` may wait: the newest of the lowest
   // band below; else, in the same band, of the tenant that has most for its weight, if that is more
-  // than `tenant` would have. Null: the newcomer itself.
+  // than `tenant` would have. What is being tokenised counts, and is newer than what is in line.
+  // Null: the newcomer itself. O(tenants that have entries).
   Request* Excess(const Tenant& tenant, size_t band) const;
 
   // Calls visit(request) for all in line: by band, then tenant, then age.
@@ -108,8 +114,8 @@ class WaitQueue {
     }
   }
 
-  // A tenant's part of the entries, by weight, among those that wait and itself. O(tenants that
-  // wait).
+  // A tenant's part of the entries, by weight, among those that have any and itself. O(tenants that
+  // have entries).
   uint64_t ShareOf(const Tenant& tenant) const;
 
   // How many would be dispatched before a request in line if the groups had room for all: the order
@@ -133,6 +139,10 @@ class WaitQueue {
   // Of a line, where only some are wanted.
   static constexpr size_t kLookedAt = 64;
 
+  // Before and after the tenant has more, or less, in that band.
+  void BeginHolding(Tenant& tenant, size_t band);
+  void EndHolding(Tenant& tenant, size_t band);
+  static Request* NewestOf(const Line& line);
   std::vector<Tenant*> ByService(size_t band) const;
   // Of a line's requests, or of those before `end`.
   static Ahead SumOf(const Line& line, uint64_t most_blocks, const Request* end = nullptr);
@@ -150,6 +160,8 @@ class WaitQueue {
   uint64_t expected_blocks_ = 0;
   // Tenants with requests in line, by band, in the order in which they began to wait.
   std::array<std::vector<Tenant*>, kBands> active_;
+  // Likewise, tenants with entries: in line or being tokenised.
+  std::array<std::vector<Tenant*>, kBands> holding_;
   // Service of the last head's tenant at its turn, by band; never falls. What start-time fair
   // queueing (Goyal, Vin, Cheng, SIGCOMM 1996) calls virtual time.
   std::array<uint64_t, kBands> level_ = {};

@@ -94,8 +94,8 @@ RouterLoop::RouterLoop(const RouterConfig& config, uint64_t seed, RouterText tex
       wake_(ports->wake_),
       questions_(ports->questions_) {
   if (text.tokenizer != nullptr) {
-    text_pool_ = std::make_unique<TextPool>(text.tokenizer, std::move(text.chat_template),
-                                            config.queue_entries, &wake_);
+    text_pool_ =
+        std::make_unique<TextPool>(text.tokenizer, std::move(text.chat_template), &wake_);
     text_threads_ = text.threads;
   }
   poller_.Add(clients_.socket());
@@ -264,6 +264,7 @@ absl::Status RouterLoop::Perform() {
         effect.client, EncodeRouterToClient(effect.message, config_.router_incarnation)));
   }
   for (Tokenize& job : effects_.tokenize) text_pool_->Submit(std::move(job));
+  for (const RequestId& id : effects_.withdrawn) text_pool_->Withdraw(id);
   WriteNotes();
   if (on_group_joining_) {
     for (const GroupJoining& start : effects_.joining) on_group_joining_(start);

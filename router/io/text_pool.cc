@@ -5,11 +5,8 @@
 namespace kvern {
 
 TextPool::TextPool(const Tokenizer* tokenizer, absl::StatusOr<ChatTemplate> chat_template,
-                   size_t capacity, const WakeUp* done)
-    : tokenizer_(tokenizer),
-      chat_template_(std::move(chat_template)),
-      done_(done),
-      jobs_(capacity) {}
+                   const WakeUp* done)
+    : tokenizer_(tokenizer), chat_template_(std::move(chat_template)), done_(done) {}
 
 absl::Status TextPool::Start(size_t threads) {
   while (threads_.size() < threads) {
@@ -31,9 +28,18 @@ TextPool::~TextPool() {
 void TextPool::Submit(Tokenize job) {
   {
     std::lock_guard lock(mutex_);
-    jobs_.PushBack(std::move(job));
+    jobs_.Push(std::move(job));
   }
   work_.notify_one();
+}
+
+void TextPool::Withdraw(const RequestId& id) {
+  {
+    std::lock_guard lock(mutex_);
+    if (!jobs_.Remove(id)) return;
+    answers_.push_back({id, {}, ErrorCode::kCancelled, "withdrawn"});
+  }
+  done_->Notify();
 }
 
 std::vector<Tokenized> TextPool::Take() {
@@ -46,7 +52,7 @@ void TextPool::Run() {
   for (;;) {
     work_.wait(lock, [this] { return stop_ || !jobs_.empty(); });
     if (stop_) return;
-    Tokenize job = jobs_.PopFront();
+    Tokenize job = jobs_.Pop();
     lock.unlock();
     Tokenized answer = Answer(std::move(job));
     lock.lock();

@@ -8,9 +8,9 @@
 #include <thread>
 #include <vector>
 
-#include "cluster/base/ring.h"
 #include "cluster/net/poller.h"
 #include "router/core/router.h"
+#include "router/io/text_jobs.h"
 #include "router/text/chat_template.h"
 #include "router/text/tokenizer.h"
 
@@ -20,9 +20,8 @@ namespace kvern {
 class TextPool {
  public:
   // `tokenizer` and `done` outlive the pool. `chat_template` may be an error: it is what requests
-  // with messages are refused with. `done` is notified when answers can be taken. At most
-  // `capacity` jobs are in the pool at once.
-  TextPool(const Tokenizer* tokenizer, absl::StatusOr<ChatTemplate> chat_template, size_t capacity,
+  // with messages are refused with. `done` is notified when answers can be taken.
+  TextPool(const Tokenizer* tokenizer, absl::StatusOr<ChatTemplate> chat_template,
            const WakeUp* done);
   // Forgets the jobs that no thread has begun.
   ~TextPool();
@@ -32,8 +31,9 @@ class TextPool {
   // Once. ResourceExhausted when the system gives less than `threads` threads.
   absl::Status Start(size_t threads);
 
-  // REQUIRES: fewer than `capacity` jobs are in the pool.
   void Submit(Tokenize job);
+  // Nobody wants its ids: if no thread has begun it, it is answered at once, without.
+  void Withdraw(const RequestId& id);
 
   // The answers since the last call, in the order in which they were ready.
   std::vector<Tokenized> Take();
@@ -49,7 +49,7 @@ class TextPool {
 
   std::mutex mutex_;
   std::condition_variable work_;
-  Ring<Tokenize> jobs_;  // guarded by mutex_, as are:
+  TextJobs jobs_;  // guarded by mutex_, as are:
   std::vector<Tokenized> answers_;
   bool stop_ = false;
 

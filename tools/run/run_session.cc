@@ -57,7 +57,7 @@ absl::Status RunSession::OpenText() {
   if (!options_.chat_template.empty() && !chat.ok()) {
     return InvalidArgument("--chat-template: ", chat.status().message());
   }
-  text_pool_ = std::make_unique<TextPool>(&*tokenizer_, std::move(chat), kMaxOpen, &wake_);
+  text_pool_ = std::make_unique<TextPool>(&*tokenizer_, std::move(chat), &wake_);
   return text_pool_->Start(/*threads=*/1);
 }
 
@@ -185,6 +185,7 @@ void RunSession::TakeTexts() {
 absl::Status RunSession::Perform() {
   router_->Flush(now_, effects_);
   for (Tokenize& job : effects_.tokenize) text_pool_->Submit(std::move(job));
+  for (const RequestId& id : effects_.withdrawn) text_pool_->Withdraw(id);
   for (ToClient& each : effects_.to_clients) Deliver(std::move(each.message));
   for (ToWorker& each : effects_.to_workers) {
     KVERN_RETURN_IF_ERROR(DeliverToRank(each.worker, std::move(each.message)));

@@ -79,6 +79,7 @@ void Digest::Add(const RouterEffects& effects) {
     Add(to.message);
   }
   for (const Tokenize& tokenize : effects.tokenize) Add(tokenize.request_id);
+  for (const RequestId& id : effects.withdrawn) Add(id);
   for (const Note& note : effects.notes) Add(std::string_view(note.event));
 }
 

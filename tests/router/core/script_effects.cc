@@ -147,6 +147,9 @@ std::string EffectsText(const RouterEffects& effects, bool credits) {
     absl::StrAppend(&out, "worker ", to.worker, " <- ", std::visit(WorkerText{}, to.message));
   }
   for (const Tokenize& tokenize : effects.tokenize) out += TokenizeText(tokenize);
+  for (const RequestId& id : effects.withdrawn) {
+    absl::StrAppend(&out, "withdraw the text of id=", IdText(id), "\n");
+  }
   for (const GroupGivenUp& start : effects.given_up) {
     absl::StrAppend(&out, "given up group=", start.group, " incarnation=", start.incarnation, "\n");
   }

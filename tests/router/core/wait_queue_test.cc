@@ -271,6 +271,39 @@ TEST_F(WaitQueueTest, TheNewestOfWhoHasMostMakesWay) {
   EXPECT_NE(queue_.Excess(b_, 1), nullptr);  // a higher band is not held up by a lower one
 }
 
+// What is being tokenised has its room like what is in line, and is given up first.
+TEST_F(WaitQueueTest, TextsMakeWayForATenantThatHasLess) {
+  Push(a_);
+  std::vector<Request*> texts;
+  for (int i = 0; i < 3; ++i) {
+    Request& text = requests_.emplace_back();
+    text.phase = Phase::kTokenizing;
+    text.tenant = &a_;
+    text.arrival = static_cast<Time>(requests_.size());
+    queue_.TakeRoom(text, 100);
+    queue_.PushText(text);
+    queue_.Audit();
+    texts.push_back(&text);
+  }
+  EXPECT_EQ(queue_.Excess(b_, 0), texts[2]);
+  EXPECT_EQ(queue_.Excess(a_, 0), nullptr);
+  EXPECT_EQ(queue_.Excess(b_, 1), texts[2]);
+  EXPECT_EQ(queue_.ShareOf(b_), 500u);
+  queue_.RemoveText(*texts[2]);
+  queue_.RemoveText(*texts[0]);
+  queue_.Audit();
+  EXPECT_EQ(queue_.Excess(b_, 0), texts[1]);
+  queue_.EndText(*texts[1]);
+  texts[1]->phase = Phase::kQueued;
+  queue_.Push(*texts[1]);
+  queue_.Audit();
+  EXPECT_EQ(queue_.Excess(b_, 0), texts[1]);
+  queue_.Remove(*texts[1]);
+  EXPECT_EQ(queue_.Excess(b_, 0), nullptr);  // one each would be no better
+  EXPECT_EQ(queue_.entries(), 1u);
+  EXPECT_EQ(queue_.bytes(), 1u);
+}
+
 // a waits only for a larger group while b is served on a smaller one: afterwards they are equal.
 TEST_F(WaitQueueTest, NobodyIsOwedWhatWasServedOnGroupsThatItCouldNotUse) {
   constexpr uint64_t kSmall = 4;
