@@ -1,5 +1,5 @@
-// Texts that wait for a thread. The highest band is next, in it the tenant whose texts took least of
-// the threads' time for its weight, of that tenant the oldest.
+// Texts that wait for a thread. The highest band is next, in it the tenant whose texts took least
+// of the threads' time for its weight, of that tenant the oldest.
 #pragma once
 
 #include <cstdint>
