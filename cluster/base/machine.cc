@@ -55,6 +55,25 @@ uint64_t AvailableMemory() {
   return available;
 }
 
+uint64_t ResidentMemory() {
+  uint64_t size = 0;
+  uint64_t resident = 0;  // pages, both
+  if (!(std::ifstream("/proc/self/statm") >> size >> resident)) return kUnknown;
+  return resident * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+}
+
+void FreedMemory::GiveBack(Time now) {
+  constexpr uint64_t kKept = 128u << 20;
+  constexpr Duration kEvery = 10 * kSecond;
+  if (now < next_) return;
+  const uint64_t bytes = ResidentMemory();
+  if (bytes == kUnknown || bytes < kKept) return;
+  const struct mallinfo2 heaps = mallinfo2();
+  if (bytes < heaps.uordblks + heaps.hblkhd + kKept) return;
+  malloc_trim(0);
+  next_ = now + kEvery;
+}
+
 void KeepFreedMemory() {
   constexpr int kKeptBytes = 64 << 20;
   constexpr int kLargestFromHeap = 32 << 20;  // the most that glibc allows

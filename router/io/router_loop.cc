@@ -15,6 +15,10 @@ constexpr int kReadsPerTurn = 256;
 // ... and no more bytes of clients than a core's cache holds: a short prompt is looked at when it
 // comes and copied when it is dispatched, which is mostly at the end of the turn.
 constexpr size_t kBytesPerTurn = 256 << 10;
+// Messages that may lie ready in the socket from one client: each may have 8 MiB, and they count
+// against no other limit before they are read. ZeroMQ is woken for more after half of them, so
+// fewer would cost those who send many small ones.
+constexpr int kClientReceiveQueue = 32;
 // The core's samples of finished requests are bounded, so they are fetched now and then.
 constexpr Duration kSampleEvery = kSecond;
 // A full queue empties without a word from ZeroMQ.
@@ -67,8 +71,9 @@ void Write(const LimitedLine& line) {
 absl::StatusOr<std::unique_ptr<RouterPorts>> RouterPorts::Bind(NetContext& context,
                                                                const std::string& listen,
                                                                const std::string& worker_listen) {
-  KVERN_ASSIGN_OR_RETURN(RouterSocket clients,
-                         RouterSocket::Bind(context, listen, SocketLimits(kMaxClientMessageBytes)));
+  SocketOptions client_limits = SocketLimits(kMaxClientMessageBytes);
+  client_limits.receive_queue = kClientReceiveQueue;
+  KVERN_ASSIGN_OR_RETURN(RouterSocket clients, RouterSocket::Bind(context, listen, client_limits));
   KVERN_ASSIGN_OR_RETURN(
       RouterSocket workers,
       RouterSocket::Bind(context, worker_listen, SocketLimits(kMaxWorkerMessageBytes)));
@@ -320,5 +325,6 @@ void RouterLoop::AnswerQuestions() {
   questions_.Answer([this] { return MakeSnapshot(); },
                     [this](const RequestId& id) { return router_.Find(id); });
 }
+  freed_memory_.GiveBack(now_);
 
 }  // namespace kvern

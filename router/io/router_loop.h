@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "cluster/base/machine.h"
 #include "cluster/net/poller.h"
 #include "cluster/net/socket.h"
 #include "router/core/router.h"
@@ -137,5 +138,6 @@ class RouterLoop {
   std::string routing_id_;  // of the message being read
   Frame frame_;
 };
+  FreedMemory freed_memory_;
 
 }  // namespace kvern

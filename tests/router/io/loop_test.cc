@@ -1,6 +1,9 @@
 // The loop with real sockets: what comes in goes through the core and out again, rubbish does not.
 #include <gmock/gmock.h>
 
+#include <chrono>
+#include <thread>
+
 #include "cluster/base/rng.h"
 #include "tests/router/io/loop_fixture.h"
 
@@ -269,6 +272,31 @@ TEST_F(LoopTest, AClientThatLeftFreesItsBlocks) {
   Commands cancel = worker.Expect<Commands>();
   ASSERT_EQ(cancel.cancels.size(), 1u);
   EXPECT_EQ(cancel.cancels[0].request_id, (RequestId{0, 1}));
+}
+
+// Before the model is known nobody reads: what a client sends then stays with it, but for a little.
+TEST(RouterPorts, WhatWaitsToBeReadHasABound) {
+  constexpr size_t kBytes = 1 << 20;
+  constexpr size_t kBound = 100;  // 32 messages, and what lies in the buffers of a connection
+  constexpr Duration kNoMore = kSecond;
+  auto context = NetContext::Create().value();
+  auto ports = RouterPorts::Bind(*context, "tcp://127.0.0.1:0", "tcp://127.0.0.1:0").value();
+  SocketOptions options;
+  options.max_message_bytes = 1 << 20;
+  options.send_queue = 1;
+  auto client = DealerSocket::Connect(*context, ports->endpoint(), options).value();
+  size_t sent = 0;
+  for (Time end = MonotonicNow() + 20 * kNoMore; sent <= kBound && MonotonicNow() < end;) {
+    std::string body(kBytes, 'x');
+    if (client.Send(body).value() != SendResult::kSent) {
+      std::this_thread::yield();
+      continue;
+    }
+    ++sent;
+    end = MonotonicNow() + kNoMore;
+  }
+  EXPECT_LE(sent, kBound);
+  EXPECT_GT(sent, 32u);
 }
 
 TEST_F(LoopTest, QuestionsAfterTheEndAreRefused) {
