@@ -187,7 +187,7 @@ Request& RouterImpl::OpenRequest(Client& client, RequestId id, GenerateRequest& 
   SetDeadlines(message, *owned);
   Request& request = *requests_.Insert(id, std::move(owned));
   clients_.Open(client, request);
-  ArmClientLease(client);
+  ArmClientLease(client, config_.client_lease);
   return request;
 }
 

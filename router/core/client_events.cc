@@ -29,7 +29,7 @@ void RouterImpl::OnHello(PeerId peer, const Hello& hello) {
   // Not taken back by a repeated Hello: paused streams would have no way to go on.
   if (!known) client->gives_credit = hello.gives_credit;
   if (client->tenant == nullptr) client->tenant = &tenants_.Of(hello.tenant);
-  client->last_heard = now_;
+  client->last_heard = Listened();
   Welcome welcome;
   welcome.router_incarnation = config_.router_incarnation;
   welcome.model = config_.model;
@@ -48,9 +48,9 @@ void RouterImpl::OnCancel(Client& client, const CancelRequest& message) {
   Fail(**found, {ErrorCode::kCancelled, "cancelled by the client", {}});
 }
 
-void RouterImpl::ArmClientLease(Client& client) {
+void RouterImpl::ArmClientLease(Client& client, Duration left) {
   if (client.lease_at != kTimeMax) return;
-  client.lease_at = client.last_heard + config_.client_lease;
+  client.lease_at = now_ + left;
   timers_.Add({client.lease_at, TimerKind::kClient, 0, client.id});
 }
 
@@ -59,15 +59,11 @@ void RouterImpl::OnClientTimer(const Timer& timer) {
   if (client == nullptr) return;
   client->lease_at = kTimeMax;
   if (client->open.empty()) return;
-  if (client->last_heard + config_.client_lease > now_) {
-    ArmClientLease(*client);
-    return;
-  }
+  Duration silent = Silence(client->last_heard, heard_.clients, config_.client_lease);
+  if (silent < config_.client_lease) return ArmClientLease(*client, config_.client_lease - silent);
   // It may only have been paused, so it keeps its entry and is told.
-  CancelAll(
-      *client,
-      absl::StrCat("the client was silent for ", (now_ - client->last_heard) / kMillisecond, " ms"),
-      /*tell=*/true);
+  CancelAll(*client, absl::StrCat("the client was silent for ", silent / kMillisecond, " ms"),
+            /*tell=*/true);
 }
 
 void RouterImpl::CancelAll(Client& client, const std::string& why, bool tell) {

@@ -21,7 +21,7 @@ struct Client {
   PeerId id = 0;
   Incarnation incarnation = 0;
   Tenant* tenant = nullptr;
-  Time last_heard = 0;
+  Time last_heard = 0;         // of the time that the router listened
   Time idle_since = 0;         // when its last open request ended; meaningless with open ones
   Time lease_at = kTimeMax;    // of its entry in Timers; kTimeMax: none
   std::vector<Request*> open;  // not answered

@@ -44,8 +44,8 @@ void RouterImpl::Keep(Client& client, Request& request, Delta&& delta) {
         most, std::max<uint64_t>(config_.stream_window / kChunksPerWindow, 1));
     request.paused_index = paused_.size();
     paused_.push_back(&request);
-    request.took_at = now_;
-    SetTimer(request, PausedUntil(request));
+    request.took_at = Listened();
+    SetTimer(request, PausedUntil(request, 0));
   }
   uint64_t before = request.kept->bytes();
   request.kept->Add(std::move(delta));
@@ -73,7 +73,7 @@ void RouterImpl::OnConsumed(Client& client, const Consumed& message) {
 }
 
 void RouterImpl::SendKept(Client& client, Request& request) {
-  request.took_at = now_;
+  request.took_at = Listened();
   while (request.kept != nullptr && HasCredit(client, request, request.kept->front())) {
     uint64_t before = request.kept->bytes();
     Delta delta = request.kept->PopFront();
@@ -82,7 +82,7 @@ void RouterImpl::SendKept(Client& client, Request& request) {
     Forward(client, request, std::move(delta));
   }
   if (!request.answered) {
-    SetTimer(request, request.kept == nullptr ? request.deadline : PausedUntil(request));
+    SetTimer(request, request.kept == nullptr ? request.deadline : PausedUntil(request, 0));
   } else if (request.phase == Phase::kUnread) {
     Destroy(request);
   }
@@ -102,8 +102,8 @@ void RouterImpl::CountKept(Client& client, uint64_t before, uint64_t after) {
   kept_bytes_ += after - before;
 }
 
-Time RouterImpl::PausedUntil(const Request& request) const {
-  return std::min(request.deadline, request.took_at + config_.slow_reader_timeout);
+Time RouterImpl::PausedUntil(const Request& request, Duration idle) const {
+  return std::min(request.deadline, now_ + config_.slow_reader_timeout - idle);
 }
 
 void RouterImpl::FailSlowReader(Request& request, std::string why) {

@@ -93,7 +93,7 @@ void RouterImpl::BeginIncarnation(Group& group, const Join& join) {
   uint32_t world = std::clamp(join.world, 1u, kMaxRanks);
   group.ranks.assign(world, Join{});
   group.peers.assign(world, 0);
-  group.first_join = now_;
+  group.first_join = Listened();
   out_->joining.push_back({group.name, group.incarnation});
   SetGroupTimer(group, now_ + std::min(kJoinPatience, config_.join_timeout));
 }
@@ -130,6 +130,7 @@ void RouterImpl::StartGroup(Group& group) {
   group.unanswered.short_prompt = group.ranks[0].max_batch_tokens / kShortPromptShare;
   group.steps = StepModel();
   group.last_report = now_;
+  group.last_heard = Listened();
   SetGroupTimer(group, now_ + config_.start_timeout);
 
   GroupStart start;
@@ -205,21 +206,22 @@ void RouterImpl::OnGroupTimer(const Timer& timer) {
   group.timer_at = kTimeMax;
   if (group.dead()) return ForgetGroup(group);
   if (group.state == GroupState::kJoining) {
-    const Time last = group.first_join + config_.join_timeout;
-    if (now_ >= last) return RefuseGroup(group, AbsentRanks(group, config_.join_timeout));
+    Duration waited = Silence(group.first_join, heard_.workers, config_.join_timeout);
+    if (waited >= config_.join_timeout)
+      return RefuseGroup(group, AbsentRanks(group, config_.join_timeout));
     AddNote(false, "group_waits_for_ranks",
             {{"group", group.name},
              {"absent", absl::StrJoin(group.AbsentRanks(), ",")},
              {"ranks", absl::StrCat(group.peers.size())}});
-    return SetGroupTimer(group, last);
+    return SetGroupTimer(group, now_ + config_.join_timeout - waited);
   }
-  Duration silent = now_ - group.last_report;
   Duration allowed = group.live() ? config_.group_lease : config_.start_timeout;
+  Duration silent = Silence(group.last_heard, heard_.workers, allowed);
   if (silent >= allowed) {
     return LoseGroup(group, absl::StrCat("no report for ", silent / kMillisecond, " ms"),
                      /*tell=*/true);
   }
-  SetGroupTimer(group, group.last_report + allowed);
+  SetGroupTimer(group, now_ + allowed - silent);
 }
 
 void RouterImpl::SetGroupTimer(Group& group, Time at) {

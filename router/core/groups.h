@@ -109,7 +109,7 @@ struct Group {
   std::vector<Join> ranks;    // [world] as joined; world 0: not yet
   std::vector<PeerId> peers;  // [world] 0: not yet
   uint32_t joined = 0;
-  Time first_join = 0;        // of this incarnation
+  Time first_join = 0;        // of this incarnation; of the time that the router listened
   uint64_t total_blocks = 0;  // of the newest incarnation that was complete; 0: none yet
 
   // ---- while starting or live
@@ -127,6 +127,7 @@ struct Group {
   bool draining = false;    // takes nothing new, finishes what runs and leaves
   bool drain_sent = false;  // its leader was told so
   Time last_report = 0;
+  Time last_heard = 0;       // the same, of the time that the router listened
   Time timer_at = kTimeMax;  // of its entry in Timers: what is due depends on the state
   StepReport report;         // the last, without runs and nacks
   int64_t drift = 0;

@@ -74,6 +74,7 @@ void RouterImpl::OnReport(PeerId peer, StepReport report) {
   Acknowledge(*group, report.acked_command);
   group->drift = group->ledger->Drift(report.reserved_blocks);
   group->last_report = now_;
+  group->last_heard = Listened();
   report.runs.clear();
   report.nacks.clear();
   group->report = std::move(report);

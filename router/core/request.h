@@ -100,7 +100,7 @@ struct Request {
   Time timer_at = kTimeMax;       // of its entry in Timers; kTimeMax: none
   Time dispatched_at = 0;
   Time cancelled_at = -1;  // when the wait for the worker's release began; -1: not cancelled
-  Time took_at = 0;        // while paused: when its reader last took some
+  Time took_at = 0;  // while paused: when its reader last took some; of the time it was listened to
 
   // Places in the lists that hold it, for removal in constant time.
   size_t client_index = 0;

@@ -31,12 +31,12 @@ void RouterImpl::Step(Time now, RouterEvent event, RouterEffects& effects) {
   out_ = nullptr;
 }
 
-void RouterImpl::Flush(Time now, RouterEffects& effects) {
+void RouterImpl::Flush(Time now, const Hearing& heard, RouterEffects& effects) {
   KVERN_CHECK_GE(now, now_);
   now_ = now;
+  heard_ = heard;
   out_ = &effects;
-  RunTimers();  // here, not in Step: what waited in the sockets counts before anyone is called
-                // silent
+  RunTimers();  // here, not in Step: what was read counts before anyone is called silent
   DispatchWaiting();
   EndHopeless();
   DrainGroups();
@@ -62,7 +62,7 @@ void RouterImpl::On(ClientSaid& event) {
     out_->to_clients.push_back({event.client, std::move(error)});
     return;
   }
-  client->last_heard = now_;
+  client->last_heard = Listened();
   if (auto* message = std::get_if<GenerateRequest>(&event.message)) {
     OnGenerate(*client, std::move(*message));
   } else if (auto* cancel = std::get_if<CancelRequest>(&event.message)) {
@@ -135,6 +135,17 @@ void RouterImpl::On(BeginDrain&) {
   }
 }
 
+void RouterImpl::On(Absent& event) {
+  KVERN_CHECK_GE(event.time, 0);
+  missed_ += event.time;
+  AddNote(true, "router_was_stopped", {{"ms", absl::StrCat(event.time / kMillisecond)}});
+}
+
+Duration RouterImpl::Silence(Time since, Time heard, Duration allowed) const {
+  Time until = std::max(heard, now_ - allowed) - missed_;
+  return std::max<Duration>(until - since, 0);
+}
+
 void RouterImpl::RunTimers() {
   while (std::optional<Timer> timer = timers_.PopDue(now_)) {
     if (timer->kind == TimerKind::kRequest) OnRequestTimer(*timer);
@@ -148,7 +159,8 @@ void RouterImpl::OnRequestTimer(const Timer& timer) {
   request.timer_at = kTimeMax;
   bool total = now_ >= request.deadline;
   if (request.kept != nullptr && !total) {
-    Duration idle = now_ - request.took_at;
+    Duration idle = Silence(request.took_at, heard_.clients, config_.slow_reader_timeout);
+    if (idle < config_.slow_reader_timeout) return SetTimer(request, PausedUntil(request, idle));
     return FailSlowReader(request,
                           absl::StrCat("it took nothing for ", idle / kMillisecond, " ms"));
   }
@@ -194,7 +206,9 @@ Router::~Router() = default;
 void Router::Step(Time now, RouterEvent event, RouterEffects& effects) {
   impl_->Step(now, std::move(event), effects);
 }
-void Router::Flush(Time now, RouterEffects& effects) { impl_->Flush(now, effects); }
+void Router::Flush(Time now, const Hearing& heard, RouterEffects& effects) {
+  impl_->Flush(now, heard, effects);
+}
 Time Router::NextDeadline() const { return impl_->NextDeadline(); }
 bool Router::Drained() const { return impl_->Drained(); }
 RouterStatus Router::Status(Time now) { return impl_->Status(now); }

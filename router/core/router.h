@@ -102,8 +102,19 @@ struct WorkerUnreachable {
 };
 struct Tick {};        // a deadline passed (see NextDeadline); the Flush after it acts on it
 struct BeginDrain {};  // admit nothing new, finish what runs
+// Before what follows, nobody ran the router for so long: its process was stopped, or its machine.
+// Others may have spoken, so it is no silence of theirs; the deadlines of requests stay.
+struct Absent {
+  Duration time = 0;
+};
 using RouterEvent = std::variant<ClientSaid, ClientUnreachable, Tokenized, WorkerSaid,
-                                 WorkerUnreachable, Tick, BeginDrain>;
+                                 WorkerUnreachable, Tick, BeginDrain, Absent>;
+
+// Until when everything that was said has been stepped; what was said later may not have been read.
+struct Hearing {
+  Time clients = 0;
+  Time workers = 0;
+};
 
 // ---- Effects: what must be done outside.
 struct ToClient {
@@ -285,7 +296,10 @@ class Router {
 
   // Call once after the events of one turn, or when NextDeadline has passed: ends what is overdue,
   // then sends what the turn made possible (dispatches to groups, coalesced deltas to clients).
-  void Flush(Time now, RouterEffects& effects);
+  // Nobody is called silent for what may not have been read yet, unless that goes on for as long
+  // again as he may be silent. Without `heard`: all was read.
+  void Flush(Time now, const Hearing& heard, RouterEffects& effects);
+  void Flush(Time now, RouterEffects& effects) { Flush(now, {now, now}, effects); }
 
   // When a Tick is due; kTimeMax when nothing is timed.
   Time NextDeadline() const;

@@ -35,7 +35,7 @@ class RouterImpl {
   virtual ~RouterImpl() = default;
 
   void Step(Time now, RouterEvent event, RouterEffects& effects);
-  void Flush(Time now, RouterEffects& effects);
+  void Flush(Time now, const Hearing& heard, RouterEffects& effects);
   Time NextDeadline() const { return timers_.Next(); }
   bool Drained() const;
   RouterStatus Status(Time now);
@@ -65,6 +65,12 @@ class RouterImpl {
   void On(WorkerUnreachable& event);
   void On(Tick&) {}  // every Flush runs the timers
   void On(BeginDrain& event);
+  void On(Absent& event);
+  // Silence is counted in the time that the router listened, which stands still while it does not
+  // run. Of who spoke last at `since` of that time, given until when all was heard; `allowed` is
+  // how long he may be silent.
+  Time Listened() const { return now_ - missed_; }
+  Duration Silence(Time since, Time heard, Duration allowed) const;
   void RunTimers();
   void OnRequestTimer(const Timer& timer);
   void AddNote(bool warning, std::string event,
@@ -91,7 +97,7 @@ class RouterImpl {
   void OnHello(PeerId peer, const Hello& hello);
   void OnCancel(Client& client, const CancelRequest& message);
   void OnClientTimer(const Timer& timer);
-  void ArmClientLease(Client& client);
+  void ArmClientLease(Client& client, Duration left);
   // Cancels all that a client has open; with `tell`, it gets an error for each.
   void CancelAll(Client& client, const std::string& why, bool tell);
   void SendToClient(PeerId client, RouterToClient message);
@@ -309,7 +315,7 @@ class RouterImpl {
   void SendKept(Client& client, Request& request);
   void DropKept(Client& client, Request& request);
   void CountKept(Client& client, uint64_t before, uint64_t after);
-  Time PausedUntil(const Request& request) const;
+  Time PausedUntil(const Request& request, Duration idle) const;
   void FailSlowReader(Request& request, std::string why);
   // How many further requests of a tenant would be lined up now: what its fair share of the queue
   // has left, 0 if one more would wait beyond the default deadline. O(tenants that wait).
@@ -361,9 +367,11 @@ class RouterImpl {
   bool draining_ = false;
   bool drain_due_ = false;  // a group is to leave whose leader may not have been told
   RouterCounters counters_;
+  Duration missed_ = 0;  // all the time that nobody ran this
 
   // Of the call in progress.
   Time now_ = 0;
+  Hearing heard_;  // of a Flush
   RouterEffects* out_ = nullptr;
 };
 

@@ -21,6 +21,9 @@ constexpr size_t kBytesPerTurn = 256 << 10;
 constexpr int kClientReceiveQueue = 32;
 // The core's samples of finished requests are bounded, so they are fetched now and then.
 constexpr Duration kSampleEvery = kSecond;
+// A turn that takes longer was stopped meanwhile. Shorter ones are within what a lease leaves
+// beside its keep-alives: two of three seconds.
+constexpr Duration kLongTurn = 500 * kMillisecond;
 // A full queue empties without a word from ZeroMQ.
 constexpr Duration kRetryEvery = 2 * kMillisecond;
 
@@ -137,8 +140,11 @@ Duration RouterLoop::WaitTime() const {
 }
 
 absl::Status RouterLoop::Turn() {
-  KVERN_RETURN_IF_ERROR(poller_.Wait(WaitTime()));
+  const Time last = now_;
+  const Duration wait = WaitTime();
+  KVERN_RETURN_IF_ERROR(poller_.Wait(wait));
   now_ = MonotonicNow();
+  NoteAbsence(now_ - last, wait);
   wake_.Clear();
   more_to_read_ = false;
   for (const auto& [index, readable] : watched_) {
@@ -158,11 +164,20 @@ absl::Status RouterLoop::Turn() {
   return absl::OkStatus();
 }
 
+void RouterLoop::NoteAbsence(Duration since_last, Duration waited_for) {
+  // What was said meanwhile may still be on its way through ZeroMQ's thread, which was stopped,
+  // too, so that empty sockets say nothing.
+  if (since_last > waited_for + kLongTurn) Step(Absent{since_last - waited_for - kLongTurn});
+}
+
 absl::Status RouterLoop::ReadClients() {
   size_t bytes = 0;
   for (int i = 0; i < kReadsPerTurn && bytes < kBytesPerTurn; ++i) {
     KVERN_ASSIGN_OR_RETURN(ReceiveResult received, clients_.Receive(&routing_id_, &frame_));
-    if (received == ReceiveResult::kNothing) return absl::OkStatus();
+    if (received == ReceiveResult::kNothing) {
+      heard_.clients = now_;
+      return absl::OkStatus();
+    }
     if (received == ReceiveResult::kMalformed) {
       ++bad_client_messages_.frames;
       continue;
@@ -184,7 +199,10 @@ absl::Status RouterLoop::ReadClients() {
 absl::Status RouterLoop::ReadWorkers() {
   for (int i = 0; i < kReadsPerTurn; ++i) {
     KVERN_ASSIGN_OR_RETURN(ReceiveResult received, workers_.Receive(&routing_id_, &frame_));
-    if (received == ReceiveResult::kNothing) return absl::OkStatus();
+    if (received == ReceiveResult::kNothing) {
+      heard_.workers = now_;
+      return absl::OkStatus();
+    }
     if (received == ReceiveResult::kMalformed) {
       ++bad_worker_messages_.frames;
       continue;
@@ -241,7 +259,7 @@ void RouterLoop::ReadTexts() {
 absl::Status RouterLoop::EndTurn() {
   // Each pass beyond the first has lost a peer, so this ends.
   do {
-    router_.Flush(now_, effects_);
+    router_.Flush(now_, heard_, effects_);
     KVERN_RETURN_IF_ERROR(Perform());
   } while (StepLost());
   if (group_went_live_) {
@@ -307,6 +325,7 @@ RouterStatus RouterLoop::TakeStatus() {
   RouterStatus status = router_.Status(now_);
   distributions_.Observe(status.counters);
   next_sample_ = now_ + kSampleEvery;
+  freed_memory_.GiveBack(now_);
   return status;
 }
 
@@ -325,6 +344,5 @@ void RouterLoop::AnswerQuestions() {
   questions_.Answer([this] { return MakeSnapshot(); },
                     [this](const RequestId& id) { return router_.Find(id); });
 }
-  freed_memory_.GiveBack(now_);
 
 }  // namespace kvern

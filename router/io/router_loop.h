@@ -93,6 +93,8 @@ class RouterLoop {
  private:
   absl::Status Turn();
   Duration WaitTime() const;
+  // The turn has begun this much later than the last.
+  void NoteAbsence(Duration since_last, Duration waited_for);
   absl::Status ReadClients();
   absl::Status ReadWorkers();
   void ReadTexts();
@@ -127,6 +129,7 @@ class RouterLoop {
   std::function<void(const GroupGivenUp&)> on_group_given_up_;
 
   Time now_ = 0;
+  Hearing heard_;  // up to the last turns that found the sockets empty
   Time next_sample_ = 0;
   bool more_to_read_ = false;  // a socket had more than a turn reads
   bool group_went_live_ = false;
@@ -135,9 +138,9 @@ class RouterLoop {
   BadMessages bad_client_messages_;
   BadMessages bad_worker_messages_;
   LogLimiter log_limiter_;
+  FreedMemory freed_memory_;
   std::string routing_id_;  // of the message being read
   Frame frame_;
 };
-  FreedMemory freed_memory_;
 
 }  // namespace kvern

@@ -33,7 +33,10 @@ class RouterFrontEnd : public FrontEnd {
     router_.Step(now, std::move(event), effects);
   }
   void PrefetchReport(PeerId rank, size_t stage) override { router_.PrefetchReport(rank, stage); }
-  void Flush(Time now, RouterEffects& effects) override { router_.Flush(now, effects); }
+  // A turn of the simulation reads all there is, and is never late by more than its deadlines.
+  void Flush(Time now, RouterEffects& effects) override {
+    router_.Flush(now, {.clients = now, .workers = now}, effects);
+  }
   Time NextDeadline() const override { return router_.NextDeadline(); }
   bool Drained() const override { return router_.Drained(); }
   RouterStatus Status(Time now) override { return router_.Status(now); }

@@ -124,12 +124,21 @@ std::string ScriptRunner::RunLine(const std::string& line) {
         found->group.empty() ? "" : absl::StrCat(" group=", found->group),
         found->reason.empty() ? "" : absl::StrCat(" (", found->reason, ")"), "\n");
   }
+  if (line.starts_with("heard ")) {
+    Words words(line);
+    words.Next();
+    auto until = [&](const char* key) {
+      return words.Has(key) ? static_cast<Time>(words.Number(key)) * kMillisecond : now_;
+    };
+    heard_ = {until("clients"), until("workers")};
+    return "";
+  }
   router_->Step(now_, ParseEvent(line), effects_);
   return "";
 }
 
 std::string ScriptRunner::EndTurn() {
-  router_->Flush(now_, effects_);
+  router_->Flush(now_, heard_, effects_);
   router_->Audit();
   std::string text = EffectsText(effects_, show_credits_);
   effects_.Clear();
@@ -151,6 +160,7 @@ std::string ScriptRunner::Run(const std::string& script) {
       Configure(Words(line));
     } else if (line.starts_with("@")) {
       now_ = ParseTime(line);
+      heard_ = {now_, now_};
     } else if (line == "---") {
       std::string effects = EndTurn();
       // Queries see the state after the turn.

@@ -59,6 +59,7 @@ class ScriptRunner {
   std::unique_ptr<Router> router_;
   RouterEffects effects_;
   Time now_ = 0;
+  Hearing heard_;  // of this turn
 };
 
 RouterEvent ParseEvent(const std::string& line);

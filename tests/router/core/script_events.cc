@@ -167,6 +167,7 @@ RouterEvent ParseEvent(const std::string& line) {
   if (line == "drain") return BeginDrain{};
   Words words(line);
   std::string who = words.Next();
+  if (who == "absent") return Absent{static_cast<Duration>(words.Number("ms")) * kMillisecond};
   if (who == "tokenized") {
     ErrorCode error = ParseCode(words.Text("error", "none"));
     return Tokenized{Id(words.Number("id")), ParseTokens(words.Text("ids")), error,

@@ -2,7 +2,10 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
+#include <future>
 #include <memory>
 #include <string>
 #include <thread>
@@ -101,6 +104,8 @@ class LoopTest : public ::testing::Test {
     config.eos_ids = {264};
     config.router_incarnation = 99;
     loop_ = std::make_unique<RouterLoop>(config, 7, std::move(text), ports_.get());
+    stop_fd_ = eventfd(0, EFD_CLOEXEC);
+    loop_->Watch(stop_fd_, [this] { BeStopped(); });
     thread_ = std::thread([this] { run_status_ = loop_->Run(); });
   }
   void TearDown() override {
@@ -108,7 +113,16 @@ class LoopTest : public ::testing::Test {
     thread_.join();
     EXPECT_TRUE(run_status_.ok()) << run_status_;
     loop_.reset();
+    close(stop_fd_);
   }
+
+  // Between these two the loop does not run: as if its process were stopped.
+  void StopLoop() {
+    uint64_t once = 1;
+    ASSERT_EQ(write(stop_fd_, &once, sizeof(once)), static_cast<ssize_t>(sizeof(once)));
+    stopped_.get_future().wait();
+  }
+  void ContinueLoop() { continued_.set_value(); }
 
   SocketOptions PeerOptions() {
     SocketOptions options;
@@ -145,10 +159,20 @@ class LoopTest : public ::testing::Test {
     return worker;
   }
 
+  void BeStopped() {
+    uint64_t count = 0;
+    EXPECT_EQ(read(stop_fd_, &count, sizeof(count)), static_cast<ssize_t>(sizeof(count)));
+    stopped_.set_value();
+    continued_.get_future().wait();
+  }
+
   StatusSnapshot Snapshot() { return **ports_->status_source()->Snapshot(); }
 
   std::unique_ptr<NetContext> context_;
   std::unique_ptr<RouterPorts> ports_;
+  int stop_fd_ = -1;
+  std::promise<void> stopped_;
+  std::promise<void> continued_;
   std::unique_ptr<Tokenizer> tokenizer_;
   std::unique_ptr<TextFilterFactory> filters_;
   std::unique_ptr<RouterLoop> loop_;

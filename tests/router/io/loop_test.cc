@@ -274,6 +274,26 @@ TEST_F(LoopTest, AClientThatLeftFreesItsBlocks) {
   EXPECT_EQ(cancel.cancels[0].request_id, (RequestId{0, 1}));
 }
 
+// What waits in the sockets after a pause is more than a turn reads.
+TEST_F(LoopTest, WhoSpokeWhileItWasStoppedIsNotSilent) {
+  std::vector<TestClient> busy;
+  std::vector<TestClient> clients;
+  for (uint64_t id = 1; id <= 3; ++id) {
+    busy.push_back(NewClient());
+    clients.push_back(NewClient());
+    clients.back().Say(Request(id));
+    clients.back().Expect<Accepted>();
+  }
+  StopLoop();
+  GenerateRequest large = Request(9);
+  large.prompt_token_ids = std::vector<uint32_t>(100'000, 1u);
+  for (TestClient& client : busy) client.Say(large);
+  std::this_thread::sleep_for(std::chrono::milliseconds(3100));  // beyond a client's lease
+  for (TestClient& client : clients) client.Say(KeepAlive{});
+  ContinueLoop();
+  for (TestClient& client : clients) client.Expect<KeepAliveReply>();
+}
+
 // Before the model is known nobody reads: what a client sends then stays with it, but for a little.
 TEST(RouterPorts, WhatWaitsToBeReadHasABound) {
   constexpr size_t kBytes = 1 << 20;
