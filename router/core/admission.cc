@@ -35,7 +35,8 @@ void RouterImpl::OnGenerate(Client& client, GenerateRequest message) {
   }
   request.phase = Phase::kTokenizing;
   queue_.PushText(request);
-  Tokenize job{id, {}, client.tenant->number, client.tenant->config.weight, request.band};
+  Tokenize job{id, {}, client.tenant->number, client.tenant->config.weight, request.band,
+               config_.max_seq_len};
   if (message.prompt) {
     job.input = *std::move(message.prompt);
   } else {
@@ -241,6 +242,18 @@ Refusal RouterImpl::CheckFits(uint64_t prompt_tokens, uint32_t max_tokens, uint3
     refusal.message =
         absl::StrCat("the request needs ", need, " KV blocks, the largest group has ", largest);
   }
+  return refusal;
+}
+
+Refusal RouterImpl::TextTooLong(const Request& request) const {
+  // How much longer nobody has counted.
+  const uint64_t at_least = uint64_t{config_.max_seq_len} + 1;
+  Refusal refusal = CheckFits(at_least, request.sampling.max_tokens, request.n);
+  refusal.message =
+      absl::StrCat("the prompt has more than ", config_.max_seq_len,
+                   " tokens, allowed: prompt and output together at most ", config_.max_seq_len);
+  refusal.details.needed_blocks.reset();
+  refusal.details.available_blocks.reset();
   return refusal;
 }
 

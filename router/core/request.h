@@ -39,7 +39,7 @@ enum class TtftLimit : uint8_t {
 };
 
 enum class Phase : uint8_t {
-  kTokenizing,  // the text pool has it; holds queue room
+  kTokenizing,  // the text pool has it; holds queue room until it is answered
   kArrived,     // its ids are being looked at; holds queue room
   kQueued,      // in line
   kRunning,     // dispatched

@@ -94,7 +94,9 @@ void RouterImpl::On(Tokenized& event) {
   }
   queue_.EndText(request);
   request.phase = Phase::kArrived;
-  if (event.error != ErrorCode::kNone) {
+  if (event.error == ErrorCode::kNeverFits) {
+    Fail(request, TextTooLong(request));
+  } else if (event.error != ErrorCode::kNone) {
     Fail(request, {event.error, std::move(event.message), {}});
   } else if (Refusal r = ValidatePrompt(config_, event.ids); !r.ok()) {
     Fail(request, std::move(r));

@@ -86,7 +86,8 @@ struct ClientSaid {
 struct ClientUnreachable {
   PeerId client = 0;
 };
-// The answer to a Tokenize effect. `error` kNone: `ids` is the prompt.
+// The answer to a Tokenize effect. `error` kNone: `ids` is the prompt. kNeverFits: it has more ids
+// than Tokenize::max_ids.
 struct Tokenized {
   RequestId request_id;
   std::vector<uint32_t> ids;
@@ -133,6 +134,7 @@ struct Tokenize {
   uint32_t tenant = 0;
   uint32_t weight = 1;
   uint8_t band = 0;
+  uint32_t max_ids = UINT32_MAX;  // more are of no use
 };
 // Something an operator may want to read: a name and key=value pairs; never prompts or answers.
 struct Note {

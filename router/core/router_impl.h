@@ -112,6 +112,8 @@ class RouterImpl {
   // `prompt_tokens` may be a lower bound if max_tokens alone is too much for the model: whatever
   // its length, it never fits.
   Refusal CheckFits(uint64_t prompt_tokens, uint32_t max_tokens, uint32_t n) const;
+  // It has more tokens than any request may have.
+  Refusal TextTooLong(const Request& request) const;
   Refusal Overloaded(std::string what);
   std::string QueueFull() const;  // what waits, and how much may
   Refusal CheckQuota(Tenant& tenant, uint64_t need);

@@ -68,7 +68,8 @@ Tokenized TextPool::Answer(Tokenize job) const {
   if (ids.ok()) {
     answer.ids = *std::move(ids);
   } else {
-    answer.error = ErrorCode::kInvalidArgument;
+    bool too_long = ids.status().code() == absl::StatusCode::kOutOfRange;
+    answer.error = too_long ? ErrorCode::kNeverFits : ErrorCode::kInvalidArgument;
     answer.message = std::string(ids.status().message());
   }
   return answer;
@@ -78,6 +79,7 @@ absl::StatusOr<std::vector<uint32_t>> TextPool::Encode(const Tokenize& job) cons
   if (const auto* text = std::get_if<std::string>(&job.input)) {
     EncodeOptions options;
     options.add_special = true;
+    options.max_ids = job.max_ids;
     return tokenizer_->Encode(*text, options);
   }
   KVERN_RETURN_IF_ERROR(chat_template_.status());
@@ -87,7 +89,7 @@ absl::StatusOr<std::vector<uint32_t>> TextPool::Encode(const Tokenize& job) cons
   }
   KVERN_ASSIGN_OR_RETURN(std::vector<PromptPiece> pieces,
                          chat_template_->Render(messages, /*add_generation_prompt=*/true));
-  return tokenizer_->EncodePieces(pieces, /*add_special=*/false);
+  return tokenizer_->EncodePieces(pieces, /*add_special=*/false, job.max_ids);
 }
 
 }  // namespace kvern

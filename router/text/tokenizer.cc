@@ -50,6 +50,10 @@ absl::Status CheckToken(std::string_view token, size_t id) {
   return absl::OkStatus();
 }
 
+absl::Status TooMany(size_t max_ids) {
+  return absl::OutOfRangeError(absl::StrCat("text: more than ", max_ids, " tokens"));
+}
+
 }  // namespace
 
 absl::StatusOr<Tokenizer> Tokenizer::Create(TokenizerData data) {
@@ -89,6 +93,7 @@ absl::Status Tokenizer::AddTokens(const TokenizerData& data, IdOfSpelling* ids) 
       bytes_ += BytesOfSpelling(token);
     }
     if (bytes_.size() >= kNoToken) return InvalidArgument("tokens: 4 GiB of text or more");
+    longest_token_ = std::max(longest_token_, bytes_.size() - byte_begin_.back());
     byte_begin_.push_back(static_cast<uint32_t>(bytes_.size()));
   }
   return absl::OkStatus();
@@ -147,17 +152,20 @@ absl::StatusOr<std::vector<uint32_t>> Tokenizer::Encode(std::string_view text,
       ++at;
       continue;
     }
-    AppendPlain(text.substr(plain_begin, at - plain_begin), &merger, &ids, steps);
+    const std::string_view plain = text.substr(plain_begin, at - plain_begin);
+    if (!AppendPlain(plain, options.max_ids, &merger, &ids, steps)) return TooMany(options.max_ids);
     ids.push_back(match.id);
     at += match.length;
     plain_begin = at;
   }
-  AppendPlain(text.substr(plain_begin), &merger, &ids, steps);
+  if (!AppendPlain(text.substr(plain_begin), options.max_ids, &merger, &ids, steps)) {
+    return TooMany(options.max_ids);
+  }
   return ids;
 }
 
-void Tokenizer::AppendPlain(std::string_view text, BpeMerger* merger, std::vector<uint32_t>* ids,
-                            uint64_t* steps) const {
+bool Tokenizer::AppendPlain(std::string_view text, size_t max_ids, BpeMerger* merger,
+                            std::vector<uint32_t>* ids, uint64_t* steps) const {
   std::vector<uint32_t> part;
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = pre_tokenizer_.PartEnd(text, begin, steps);
@@ -166,15 +174,21 @@ void Tokenizer::AppendPlain(std::string_view text, BpeMerger* merger, std::vecto
       const uint32_t id = byte_ids_[static_cast<uint8_t>(text[begin])];
       if (id != kNoToken) part.push_back(id);
     }
+    // Before it is merged: a part may be as long as the text.
+    if (ids->size() + part.size() / longest_token_ > max_ids) return false;
     merger->Merge(part, ids, steps);
+    if (ids->size() > max_ids) return false;
   }
+  return ids->size() <= max_ids;
 }
 
 absl::StatusOr<std::vector<uint32_t>> Tokenizer::EncodePieces(std::span<const PromptPiece> pieces,
-                                                              bool add_special) const {
+                                                              bool add_special,
+                                                              size_t max_ids) const {
   std::vector<uint32_t> ids;
   if (add_special && add_bos_) ids.push_back(*bos_id_);
   for (size_t i = 0; i < pieces.size();) {
+    if (ids.size() > max_ids) return TooMany(max_ids);
     if (pieces[i].control) {
       const std::optional<uint32_t> id = ControlId(pieces[i].text);
       if (!id) {
@@ -187,9 +201,12 @@ absl::StatusOr<std::vector<uint32_t>> Tokenizer::EncodePieces(std::span<const Pr
     }
     std::string text;
     for (; i < pieces.size() && !pieces[i].control; ++i) text += pieces[i].text;
-    KVERN_ASSIGN_OR_RETURN(std::vector<uint32_t> more, Encode(text, EncodeOptions()));
+    EncodeOptions options;
+    options.max_ids = max_ids - ids.size();
+    KVERN_ASSIGN_OR_RETURN(std::vector<uint32_t> more, Encode(text, options));
     ids.insert(ids.end(), more.begin(), more.end());
   }
+  if (ids.size() > max_ids) return TooMany(max_ids);
   return ids;
 }
 

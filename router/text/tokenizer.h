@@ -30,6 +30,7 @@ struct PromptPiece {
 struct EncodeOptions {
   bool parse_special = false;  // Control tokens in the text become their ids.
   bool add_special = false;    // Put BOS in front if the model asks for it.
+  size_t max_ids = SIZE_MAX;   // Text with more is refused, as soon as that is known.
 };
 
 // What an encoding cost; the tests bound it per byte, since a clock would decide nothing.
@@ -54,13 +55,16 @@ class Tokenizer {
   // The ids of `text` (UTF-8). Bytes for which the vocabulary has no token are dropped, as the
   // reference tokenizers do. Linear in the text but for the logarithm of the longest part, with no
   // recursion. invalid_argument: ill-formed UTF-8 (with the byte offset), more than kMaxTextBytes.
+  // out_of_range: more than max_ids. Of a text that is far longer only so much is merged.
   absl::StatusOr<std::vector<uint32_t>> Encode(std::string_view text, const EncodeOptions& options,
                                                EncodeStats* stats = nullptr) const;
 
   // The ids of a rendered chat: control pieces become their token, and all text between two control
   // pieces is one text. failed_precondition: the vocabulary lacks a control piece's token.
+  // out_of_range: more than max_ids.
   absl::StatusOr<std::vector<uint32_t>> EncodePieces(std::span<const PromptPiece> pieces,
-                                                     bool add_special) const;
+                                                     bool add_special,
+                                                     size_t max_ids = SIZE_MAX) const;
 
   size_t vocab_size() const { return kinds_.size(); }
 
@@ -88,8 +92,9 @@ class Tokenizer {
 
   absl::Status AddTokens(const TokenizerData& data, IdOfSpelling* ids);
   absl::Status AddMerges(const TokenizerData& data, const IdOfSpelling& ids);
-  void AppendPlain(std::string_view text, BpeMerger* merger, std::vector<uint32_t>* ids,
-                   uint64_t* steps) const;
+  // False: there are more than `max_ids`, of which `ids` has a part.
+  bool AppendPlain(std::string_view text, size_t max_ids, BpeMerger* merger,
+                   std::vector<uint32_t>* ids, uint64_t* steps) const;
 
   static constexpr uint32_t kNoToken = 0xFFFFFFFF;
 
@@ -100,6 +105,7 @@ class Tokenizer {
   std::vector<TokenKind> kinds_;      // [vocab_size]
   std::string bytes_;                 // Of all tokens, one after the other.
   std::vector<uint32_t> byte_begin_;  // [vocab_size + 1] offsets into bytes_
+  size_t longest_token_ = 1;          // No token is merged of more bytes.
   std::optional<uint32_t> bos_id_;
   std::optional<uint32_t> eos_id_;
   bool add_bos_ = false;

@@ -71,6 +71,25 @@ TEST_F(TextPoolTest, ErrorsNameTheirCause) {
   EXPECT_THAT(answers[1].message, HasSubstr("byte 0"));
 }
 
+TEST_F(TextPoolTest, MoreIdsThanMayBeUsedAreNotCounted) {
+  TextPool pool(&tokenizer_, ChatTemplate::ByName("chatml"), &wake_);
+  ASSERT_TRUE(pool.Start(1).ok());
+  Tokenize text{{0, 1}, std::string("bcbcb")};
+  text.max_ids = 5;
+  pool.Submit(text);
+  text.max_ids = 4;
+  text.request_id = {0, 2};
+  pool.Submit(text);
+  text.input = std::vector<ChatMessage>{{"user", "bcbcb"}};
+  text.request_id = {0, 3};
+  pool.Submit(text);
+  std::vector<Tokenized> answers = TakeAll(pool, 3);
+  ASSERT_EQ(answers.size(), 3u);
+  EXPECT_EQ(answers[0].error, ErrorCode::kNone);
+  EXPECT_EQ(answers[1].error, ErrorCode::kNeverFits);
+  EXPECT_EQ(answers[2].error, ErrorCode::kNeverFits);
+}
+
 // Those that a thread has begun are answered with their ids, the others at once.
 TEST_F(TextPoolTest, WhatIsWithdrawnIsAnsweredOnce) {
   TextPool pool(&tokenizer_, ChatTemplate::ByName("chatml"), &wake_);

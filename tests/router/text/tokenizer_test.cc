@@ -117,6 +117,45 @@ TEST(Tokenizer, BytesWithoutATokenAreDropped) {
   EXPECT_THAT(Encode(tokenizer, "z"), ElementsAre());
 }
 
+TEST(Tokenizer, MoreIdsThanWantedAreRefused) {
+  TokenizerData data = SmallVocab("gpt-2");
+  data.tokens['z'] = "another";
+  const Tokenizer tokenizer = MakeTokenizer(data);
+  for (std::string_view text :
+       {"the thing in", "<tool><tool>a", "aaaaaaaaaaaaa", "zzzzzz", "", "a1b2c"}) {
+    const Ids all = Encode(tokenizer, text);
+    EncodeOptions options;
+    options.max_ids = all.size();
+    EXPECT_EQ(Encode(tokenizer, text, options), all) << text;
+    const std::vector<PromptPiece> pieces = {{"<|im_start|>", true}, {std::string(text), false}};
+    EXPECT_TRUE(tokenizer.EncodePieces(pieces, false, all.size() + 1).ok()) << text;
+    EXPECT_EQ(tokenizer.EncodePieces(pieces, false, all.size()).status().code(),
+              absl::StatusCode::kOutOfRange)
+        << text;
+    if (all.empty()) continue;
+    --options.max_ids;
+    EXPECT_EQ(tokenizer.Encode(text, options).status().code(), absl::StatusCode::kOutOfRange)
+        << text;
+  }
+}
+
+// In words, or in one part that is as long as the text: what is merged has a bound, whatever comes.
+TEST(Tokenizer, ATextThatIsFarTooLongCostsLittleMoreThanToLookAtIt) {
+  const Tokenizer tokenizer = MakeTokenizer(SmallVocab("gpt-2"));
+  for (std::string_view word : {"the thing ", "a", "in"}) {
+    std::string text;
+    while (text.size() < (1 << 20)) text += word;
+    EncodeOptions options;
+    EncodeStats whole;
+    ASSERT_TRUE(tokenizer.Encode(text, options, &whole).ok());
+    EncodeStats cut;
+    options.max_ids = 100;
+    EXPECT_FALSE(tokenizer.Encode(text, options, &cut).ok());
+    EXPECT_LE(cut.steps, 3 * text.size()) << word;
+    EXPECT_GT(whole.steps, 4 * text.size()) << word;
+  }
+}
+
 TEST(Tokenizer, IllFormedTextNamesTheByte) {
   const Tokenizer tokenizer = MakeTokenizer(SmallVocab("gpt-2"));
   const absl::Status status = tokenizer.Encode("caf\xE9", {}).status();
