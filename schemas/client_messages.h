@@ -68,6 +68,9 @@ struct Hello {
   bool gives_credit = false;  // it will say Consumed, so its streams may be paused
   friend bool operator==(const Hello&, const Hello&) = default;
 };
+// What a router answers to whoever it does not know: no Hello came, or it has forgotten the client
+// (too many others were there, or it left too much unread), which then says Hello again.
+inline constexpr char kHelloFirst[] = "the first message must be Hello";
 struct CancelRequest {
   RequestId request_id;
   friend bool operator==(const CancelRequest&, const CancelRequest&) = default;

@@ -16,7 +16,7 @@ void RouterImpl::OnHello(PeerId peer, const Hello& hello) {
   if (client != nullptr && !known) {
     CancelAll(*client, "the client restarted", /*tell=*/false);
   }
-  if (client == nullptr) client = clients_.Add(peer, now_);
+  if (client == nullptr) client = AddClient(peer);
   if (client == nullptr) {
     Refusal refusal =
         Overloaded(absl::StrCat(clients_.size(), " clients are connected, the most that may be"));
@@ -30,6 +30,7 @@ void RouterImpl::OnHello(PeerId peer, const Hello& hello) {
   if (!known) client->gives_credit = hello.gives_credit;
   if (client->tenant == nullptr) client->tenant = &tenants_.Of(hello.tenant);
   client->last_heard = Listened();
+  clients_.Heard(*client, now_);
   Welcome welcome;
   welcome.router_incarnation = config_.router_incarnation;
   welcome.model = config_.model;
@@ -39,6 +40,20 @@ void RouterImpl::OnHello(PeerId peer, const Hello& hello) {
       static_cast<uint32_t>(config_.client_lease / kKeepAlivesPerLease / kMillisecond);
   if (client->gives_credit) welcome.stream_window = config_.stream_window;
   SendToClient(peer, std::move(welcome));
+}
+
+Client* RouterImpl::AddClient(PeerId peer) {
+  if (clients_.full()) {
+    Client* quiet = clients_.LongestQuiet();
+    if (quiet == nullptr) return nullptr;
+    ForgetClient(*quiet);
+  }
+  return &clients_.Add(peer, now_);
+}
+
+void RouterImpl::ForgetClient(Client& client) {
+  timers_.Remove({client.lease_at, TimerKind::kClient, 0, client.id});
+  clients_.Remove(client);
 }
 
 void RouterImpl::OnCancel(Client& client, const CancelRequest& message) {

@@ -14,26 +14,38 @@ const Client* ClientTable::Find(PeerId id) const {
   return client == nullptr ? nullptr : client->get();
 }
 
-Client* ClientTable::Add(PeerId id, Time now) {
-  if (clients_.size() >= max_clients_) {
-    if (idle_.empty()) return nullptr;
-    Remove(*Find(idle_.begin()->second));
+Client* ClientTable::LongestQuiet() {
+  for (const auto& [quiet_since, id] : idle_) {
+    Client* client = Find(id);
+    if (client->pending.empty()) return client;
   }
+  return nullptr;
+}
+
+Client& ClientTable::Add(PeerId id, Time now) {
+  KVERN_CHECK(!full());
   auto client = std::make_unique<Client>();
   client->id = id;
-  client->idle_since = now;
+  client->quiet_since = now;
   idle_.insert({now, id});
-  return clients_.Insert(id, std::move(client)).get();
+  return *clients_.Insert(id, std::move(client));
+}
+
+void ClientTable::Heard(Client& client, Time now) {
+  if (!client.open.empty()) return;
+  idle_.erase({client.quiet_since, client.id});
+  client.quiet_since = now;
+  idle_.insert({now, client.id});
 }
 
 void ClientTable::Remove(Client& client) {
   KVERN_CHECK(client.open.empty());
-  idle_.erase({client.idle_since, client.id});
+  idle_.erase({client.quiet_since, client.id});
   clients_.Erase(client.id);
 }
 
 void ClientTable::Open(Client& client, Request& request) {
-  if (client.open.empty()) idle_.erase({client.idle_since, client.id});
+  if (client.open.empty()) idle_.erase({client.quiet_since, client.id});
   request.client_index = client.open.size();
   client.open.push_back(&request);
 }
@@ -45,7 +57,7 @@ void ClientTable::Close(Client& client, Request& request, Time now) {
   client.open.pop_back();
   if (client.open.empty()) {
     KVERN_CHECK_EQ(client.kept_bytes, 0u);
-    client.idle_since = now;
+    client.quiet_since = now;
     idle_.insert({now, client.id});
   }
 }

@@ -54,7 +54,7 @@ void RouterImpl::On(ClientSaid& event) {
   }
   Client* client = clients_.Find(event.client);
   if (client == nullptr) {
-    RequestError error{{}, ErrorCode::kInvalidArgument, "the first message must be Hello", {}};
+    RequestError error{{}, ErrorCode::kInvalidArgument, kHelloFirst, {}};
     if (auto* m = std::get_if<GenerateRequest>(&event.message)) {
       error.request_id = m->request_id;
       ++counters_.errors[static_cast<size_t>(error.code)];
@@ -63,6 +63,7 @@ void RouterImpl::On(ClientSaid& event) {
     return;
   }
   client->last_heard = Listened();
+  clients_.Heard(*client, now_);
   if (auto* message = std::get_if<GenerateRequest>(&event.message)) {
     OnGenerate(*client, std::move(*message));
   } else if (auto* cancel = std::get_if<CancelRequest>(&event.message)) {
@@ -80,8 +81,7 @@ void RouterImpl::On(ClientUnreachable& event) {
   Client* client = clients_.Find(event.client);
   if (client == nullptr) return;
   CancelAll(*client, "the client is unreachable", /*tell=*/false);
-  timers_.Remove({client->lease_at, TimerKind::kClient, 0, client->id});
-  clients_.Remove(*client);
+  ForgetClient(*client);
 }
 
 void RouterImpl::On(Tokenized& event) {

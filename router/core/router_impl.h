@@ -97,6 +97,10 @@ class RouterImpl {
   void OnHello(PeerId peer, const Hello& hello);
   void OnCancel(Client& client, const CancelRequest& message);
   void OnClientTimer(const Timer& timer);
+  // Null: there is no room for one more.
+  Client* AddClient(PeerId peer);
+  // REQUIRES: it has no open request.
+  void ForgetClient(Client& client);
   void ArmClientLease(Client& client, Duration left);
   // Cancels all that a client has open; with `tell`, it gets an error for each.
   void CancelAll(Client& client, const std::string& why, bool tell);

@@ -3,6 +3,7 @@
 import gc
 import math
 import pathlib
+import queue
 import sys
 import threading
 import time
@@ -39,6 +40,38 @@ class CollectingLock:
 
     def __exit__(self, *unused):
         self._lock.release()
+
+
+class SlowInbox:
+    """Takes a while for each delta, and at the last one waits, on the socket's thread, for what the
+    router must have heard by then."""
+
+    def __init__(self, connection, router, deltas):
+        self.taken = self.reported = 0
+        self.result = queue.SimpleQueue()
+        self._connection = connection
+        self._router = router
+        self._left = deltas
+
+    def put(self, event):
+        if not hasattr(event, "token_ids"):
+            self._before = self._router.count("keep_alive")
+            return
+        time.sleep(0.005)
+        self._connection.took(self, len(event.token_ids))
+        self._left -= 1
+        if self._left:
+            return
+        try:
+            wait_for(lambda: self._router.count("keep_alive") > self._before + 2, "keep-alives")
+            wait_for(lambda: any(entry[:2] == ("consumed", self.request_id)
+                                 for entry in list(self._router.log)), "credit")
+            self.result.put("heard")
+        except AssertionError as error:
+            self.result.put(str(error))
+
+    def fail(self, error):
+        self.result.put(str(error))
 
 
 class RouterTest(unittest.TestCase):
@@ -166,6 +199,69 @@ class SyncTest(RouterTest):
         error = self.error(lambda: list(stream))
         self.assertEqual(error.code, "unavailable")
         self.assertIn("0.3 s", error.message)
+
+    def test_a_quiet_client_that_was_forgotten_is_served(self):
+        client = self.client(tenant="blue")
+        for action in (lambda: client.complete(prompt="a b").text, lambda: client.status()["total"]):
+            before = action()
+            self.router.forget()
+            hellos = self.router.count("hello")
+            self.assertEqual(action(), before)
+            self.assertEqual(self.router.log[-3][0], "refused")
+            self.assertEqual(self.router.log[-2], ("hello", "blue"))
+            self.assertEqual(self.router.count("hello"), hellos + 1)
+
+    def test_many_requests_of_a_forgotten_client_are_served_once_each_in_order(self):
+        client = self.client()
+        self.router.forget()
+        streams = [client.generate(prompt=f"w{i}") for i in range(50)]
+        self.assertEqual(["".join(delta.text for delta in stream) for stream in streams],
+                         [f"w{i} " for i in range(50)])
+        served = [entry[1] for entry in self.router.log if entry[0] == "generate"]
+        self.assertEqual(served, [stream.request_id for stream in streams])
+
+    def test_a_forgotten_client_hears_that_its_streams_are_over(self):
+        client = self.client()
+        stream = client.generate(prompt="hang a")
+        self.assertEqual([next(stream).text for _ in range(2)], ["hang ", "a "])
+        self.router.forget()  # Its next keep-alive tells.
+        error = self.error(lambda: next(stream))
+        self.assertEqual(error.code, "unavailable")
+        self.assertIn("the router forgot this client", error.message)
+        self.assertEqual(client.complete(prompt="b").text, "b ")
+        self.assertEqual(self.router.count("hello"), 2)
+
+    def test_a_router_that_always_wants_hello_is_given_up(self):
+        client = self.client()
+        self.router.forgets = True
+        for times in (1, 2):
+            error = self.error(lambda: client.complete(prompt="a"))
+            self.assertEqual(error.code, "unavailable")
+            self.assertIn("does not know this client after 4 Hellos", error.message)
+        self.assertLessEqual(self.router.count("hello"), 1 + 3 + 4)
+        self.router.forgets = False
+        self.assertEqual(client.complete(prompt="b").text, "b ")
+
+    def test_a_client_whose_hello_was_refused_says_it_again(self):
+        client = self.client()
+        self.router.forget()
+        welcome, self.router.welcome = self.router.welcome, lambda builder: self.router.error(
+            builder, None, 4, "too many clients")
+        self.assertEqual(self.error(lambda: client.complete(prompt="a")).code, "overloaded")
+        self.router.welcome = welcome
+        self.assertEqual(client.complete(prompt="a").text, "a ")
+
+    def test_keep_alives_and_credit_go_while_there_is_much_to_read(self):
+        self.router.stream_window = 8
+        client = self.client()
+        # Many messages, then one message with many deltas.
+        for fields in ({"prompt": "hang" + " a" * 199}, {"prompt": "hang", "n": 200}):
+            inbox = SlowInbox(client._connection, self.router, 200)
+            checked = _request.check_fields(fields)
+            inbox.request_id = checked["request_id"]
+            client._connection.generate(checked, inbox)
+            self.assertEqual(inbox.result.get(timeout=60), "heard")
+            client._connection.cancel(inbox)
 
     def test_nobody_there(self):
         error = self.error(lambda: Client("tcp://127.0.0.1:1", timeout=0.2))

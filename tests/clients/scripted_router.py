@@ -30,6 +30,8 @@ class ScriptedRouter:
         self.silent = False
         self._leaves_after_answer = leaves_after_answer  # like a router that drains
         self.stream_window = 0
+        self.forgets = False  # each client as soon as it has said Hello
+        self._known = set()
         self.credit = None  # said in replies; None: nothing
         self.retry_after_ms = 60_000
         self.gives_credit = None  # as the last Hello said
@@ -57,6 +59,10 @@ class ScriptedRouter:
                     raise
                 time.sleep(0.01)
 
+    def forget(self):
+        """Whoever said Hello so far."""
+        self._known = set()
+
     def close(self):
         self._running = False
         self._thread.join()
@@ -80,8 +86,11 @@ class ScriptedRouter:
             hello.Init(body.Bytes, body.Pos)
             self.log.append(("hello", (hello.Tenant() or b"").decode()))
             self.gives_credit = hello.GivesCredit()
+            self._known.add(peer)
             if not self.silent:
                 self._send(peer, self.welcome)
+        elif self.forgets or peer not in self._known:
+            self._refuse_stranger(peer, kind, body)
         elif kind == KIND.KeepAlive:
             self.log.append(("keep_alive",))
             if not self.silent:
@@ -111,6 +120,16 @@ class ScriptedRouter:
             self.log.append(("generate", request_id))
             self._answer(peer, request_id, request)
             self._running = self._running and not self._leaves_after_answer
+
+    def _refuse_stranger(self, peer, kind, body):
+        request_id = None
+        if kind == KIND.GenerateRequest:
+            request = GenerateRequest.GenerateRequest()
+            request.Init(body.Bytes, body.Pos)
+            wire_id = request.RequestId()
+            request_id = f"{(wire_id.High() << 64) | wire_id.Low():032x}"
+        self.log.append(("refused", request_id))
+        self._send(peer, lambda b: self.error(b, request_id, 1, "the first message must be Hello"))
 
     def _send(self, peer, make):
         builder = flatbuffers.Builder(256)

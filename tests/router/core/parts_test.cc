@@ -212,20 +212,35 @@ TEST(Quota, ComesBackInAMinuteHoweverOftenItIsLookedAt) {
   EXPECT_EQ(QuotaDebt(tenant), 0);
 }
 
-TEST(ClientTable, WhenFullTheLongestIdleMakesWay) {
+TEST(ClientTable, OfThoseWithoutRequestsTheLongestQuietMakesWay) {
   ClientTable clients(2);
   Request request;
-  clients.Open(*clients.Add(1, 10), request);
+  clients.Open(clients.Add(1, 10), request);
+  EXPECT_FALSE(clients.full());
   clients.Add(2, 20);
-  ASSERT_NE(clients.Add(3, 30), nullptr);  // in the place of 2: 1 has a request
-  EXPECT_NE(clients.Find(1), nullptr);
-  EXPECT_EQ(clients.Find(2), nullptr);
+  EXPECT_TRUE(clients.full());
+  EXPECT_EQ(clients.LongestQuiet(), clients.Find(2));  // 1 has a request
   Request second;
-  clients.Open(*clients.Find(3), second);
-  EXPECT_EQ(clients.Add(4, 40), nullptr);  // nobody is idle
+  clients.Open(*clients.Find(2), second);
+  EXPECT_EQ(clients.LongestQuiet(), nullptr);
   clients.Close(*clients.Find(1), request, 50);
-  EXPECT_NE(clients.Add(4, 60), nullptr);
-  EXPECT_EQ(clients.Find(1), nullptr);
+  clients.Close(*clients.Find(2), second, 60);
+  EXPECT_EQ(clients.LongestQuiet(), clients.Find(1));
+  clients.Heard(*clients.Find(1), 70);  // It asks for nothing, but it is there.
+  EXPECT_EQ(clients.LongestQuiet(), clients.Find(2));
+  clients.Remove(*clients.Find(2));
+  EXPECT_FALSE(clients.full());
+}
+
+TEST(ClientTable, WhoseLastDeltasWereNotSentDoesNotMakeWay) {
+  ClientTable clients(2);
+  Client& first = clients.Add(1, 10);
+  clients.Append(first, Delta{}, 1);
+  EXPECT_EQ(clients.LongestQuiet(), nullptr);
+  clients.Add(2, 20);
+  EXPECT_EQ(clients.LongestQuiet(), clients.Find(2));
+  first.pending.clear();  // sent
+  EXPECT_EQ(clients.LongestQuiet(), &first);
 }
 
 Group& LiveGroup(GroupTable& groups, const std::string& name, uint64_t total, uint64_t reserved) {

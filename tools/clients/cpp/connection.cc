@@ -19,8 +19,10 @@ constexpr Duration kReopenPause = 50 * kMillisecond;
 constexpr Duration kHoldWithoutAdvice = kSecond;
 // Advice beyond this means nothing.
 constexpr Duration kMaxHold = 60 * kSecond;
-// Messages handled before commands and time get their turn.
-constexpr int kMaxBatch = 1024;
+// Messages are handled for so long before commands and time get their turn.
+constexpr Duration kMaxPass = 10 * kMillisecond;
+// How often Hello is said again before the router has taken anything.
+constexpr int kMaxHellosAgain = 3;
 
 uint64_t DrawNonZero() {
   uint64_t drawn = 0;
@@ -149,9 +151,10 @@ void ClientConnection::Run() {
     Time now = MonotonicNow();
     if (link_ != nullptr) {
       // Answers first: what came before the connection broke still counts.
-      ReceiveAll();
+      ReceiveSome();
       if (link_->Broken() || link_failed_) {
-        ReceiveAll();
+        while (link_->Broken() && ReceiveSome()) {
+        }
         Lose("the connection to the router was lost");
         link_.reset();
         link_failed_ = false;
@@ -208,20 +211,50 @@ void ClientConnection::Reopen() {
   reopen_at_ = MonotonicNow() + kReopenPause;
   if (!link.ok()) return;  // Out of descriptors, say: the silence will end what waits.
   link_ = std::move(*link);
+  hellos_again_ = 0;
   SayHello();
 }
 
 void ClientConnection::SayHello() {
+  welcome_.reset();
+  hello_due_ = false;
   Transmit(Hello{incarnation_, options_.tenant, options_.name, /*gives_credit=*/true});
 }
 
-void ClientConnection::ReceiveAll() {
-  for (int i = 0; i < kMaxBatch; ++i) {
+// It ended what it had accepted; the rest, and what it has just refused, is sent again behind a new
+// Hello, and nobody notices.
+void ClientConnection::OnForgotten() {
+  if (!welcome_.has_value()) return;  // Said of what was sent before the Hello that is under way.
+  if (hellos_again_ == kMaxHellosAgain) {
+    welcome_.reset();
+    hello_due_ = true;
+    hellos_again_ = 0;
+    return FailAll(ErrorCode::kUnavailable, absl::StrCat("the router at ", options_.endpoint,
+                                                         " does not know this client after ",
+                                                         kMaxHellosAgain + 1, " Hellos"));
+  }
+  ++hellos_again_;
+  SayHello();
+  std::vector<RequestId> again = Unanswered();
+  for (auto request_id = again.rbegin(); request_id != again.rend(); ++request_id) {
+    Open& open = open_.at(*request_id);
+    waiting_.push_front({*std::move(open.unanswered), 0, 0});
+    open.unanswered.reset();
+  }
+  queries_sent_ = 0;
+  EndSent("the router forgot this client, and this request with it: ask again");
+}
+
+bool ClientConnection::ReceiveSome() {
+  Time end = MonotonicNow() + kMaxPass;
+  do {
     Frame frame;
     absl::StatusOr<bool> received = link_->Receive(&frame);
-    if (!received.ok() || !*received) return;
+    if (!received.ok() || !*received) return false;
     OnMessage(frame);
-  }
+    last_heard_ = MonotonicNow();  // Again: the router was not silent while this was handled.
+  } while (last_heard_ < end);
+  return true;
 }
 
 void ClientConnection::OnMessage(const Frame& frame) {
@@ -247,10 +280,16 @@ void ClientConnection::On(const Welcome& welcome) {
   for (; queries_sent_ < queries_.size(); ++queries_sent_) Transmit(CapacityQuery{});
 }
 
+void ClientConnection::On(const KeepAliveReply& reply) {
+  hellos_again_ = 0;
+  OnCredit(reply.credit);
+}
+
 void ClientConnection::On(const Accepted& accepted) {
+  hellos_again_ = 0;
   auto found = open_.find(accepted.request_id);
   if (found == open_.end()) return;  // Cancelled here in the meantime.
-  found->second.accepted = true;
+  found->second.unanswered.reset();
   found->second.sink(accepted);
   OnCredit(accepted.credit);
 }
@@ -273,6 +312,7 @@ void ClientConnection::On(Deltas& deltas) {
 }
 
 void ClientConnection::On(const RequestError& error) {
+  if (error.message == kHelloFirst) return OnForgotten();
   OnRefusal(error);
   // Refuses a second request of this id; the sink is the first one's.
   if (error.details.still_open) return;
@@ -284,15 +324,17 @@ void ClientConnection::On(const RequestError& error) {
     return sink(error);
   }
   // The router could not read a message and cannot say which: all that it has not accepted.
-  if (!welcome_.has_value()) return FailAll(error.code, error.message);
-  std::vector<RequestId> unanswered;
-  for (const auto& [request_id, open] : open_) {
-    if (!open.accepted) unanswered.push_back(request_id);
+  if (!welcome_.has_value()) {
+    hello_due_ = true;
+    return FailAll(error.code, error.message);
   }
-  for (const RequestId& request_id : unanswered) EndRequest(request_id, error.code, error.message);
+  for (const RequestId& request_id : Unanswered()) {
+    EndRequest(request_id, error.code, error.message);
+  }
 }
 
 void ClientConnection::On(CapacityReply& reply) {
+  hellos_again_ = 0;
   if (queries_sent_ == 0) return;
   CapacitySink sink = std::move(queries_.front());
   queries_.pop_front();
@@ -303,6 +345,15 @@ void ClientConnection::On(CapacityReply& reply) {
 void ClientConnection::Lose(const std::string& why) {
   welcome_.reset();
   last_heard_ = MonotonicNow();  // The silence counts from now.
+  EndSent(why);
+  for (; queries_sent_ > 0; --queries_sent_) {
+    CapacitySink sink = std::move(queries_.front());
+    queries_.pop_front();
+    sink(Unavailable(why));
+  }
+}
+
+void ClientConnection::EndSent(const std::string& why) {
   std::vector<RequestId> lost;
   for (const auto& [request_id, open] : open_) {
     bool unsent = std::any_of(waiting_.begin(), waiting_.end(), [&](const Waiting& entry) {
@@ -311,11 +362,17 @@ void ClientConnection::Lose(const std::string& why) {
     if (!unsent) lost.push_back(request_id);
   }
   for (const RequestId& request_id : lost) EndRequest(request_id, ErrorCode::kUnavailable, why);
-  for (; queries_sent_ > 0; --queries_sent_) {
-    CapacitySink sink = std::move(queries_.front());
-    queries_.pop_front();
-    sink(Unavailable(why));
+}
+
+std::vector<RequestId> ClientConnection::Unanswered() const {
+  std::vector<std::pair<uint64_t, RequestId>> sent;
+  for (const auto& [request_id, open] : open_) {
+    if (open.unanswered.has_value()) sent.push_back({open.ticket, request_id});
   }
+  std::sort(sent.begin(), sent.end());
+  std::vector<RequestId> result;
+  for (const auto& [ticket, request_id] : sent) result.push_back(request_id);
+  return result;
 }
 
 void ClientConnection::KeepTime() {
@@ -323,6 +380,7 @@ void ClientConnection::KeepTime() {
   Time now = MonotonicNow();
   if (now - last_heard_ >= options_.timeout) {
     last_heard_ = now;
+    hello_due_ = hellos_again_ > 0 && !welcome_.has_value();
     for (const auto& [request_id, open] : open_) Transmit(CancelRequest{request_id});
     FailAll(ErrorCode::kUnavailable, absl::StrCat("the router at ", options_.endpoint, " is ",
                                                   welcome_.has_value() ? "silent" : "not reachable",
@@ -369,6 +427,7 @@ void ClientConnection::SubmitHere(GenerateRequest request, uint64_t ticket, Even
   } else if (until != 0) {
     waiting_.push_back({std::move(request), MonotonicNow(), until});
   } else {
+    open.unanswered = std::move(request);
     TransmitBytes(std::move(bytes));
   }
 }
@@ -396,7 +455,12 @@ void ClientConnection::SendWaiting() {
          {&entry.request.ttft_deadline_ms, &entry.request.deadline_ms}) {
       if (*deadline) **deadline -= std::min(**deadline - 1, waited_ms);
     }
-    Transmit(std::move(entry.request));
+    auto found = open_.find(entry.request.request_id);
+    if (found == open_.end()) continue;
+    ClientMessage message = std::move(entry.request);
+    std::string bytes = EncodeClientMessage(message, incarnation_);
+    found->second.unanswered = std::get<GenerateRequest>(std::move(message));
+    TransmitBytes(std::move(bytes));
   }
 }
 
@@ -480,6 +544,7 @@ bool ClientConnection::AnythingOpen() const {
 
 void ClientConnection::BeginWait() {
   if (!AnythingOpen()) last_heard_ = MonotonicNow();
+  if (hello_due_ && link_ != nullptr) SayHello();
 }
 
 Time ClientConnection::NextDeadline() const {

@@ -57,7 +57,7 @@ class ClientConnection {
   struct Open {
     EventSink sink;
     uint64_t ticket = 0;
-    bool accepted = false;
+    std::optional<GenerateRequest> unanswered;  // sent, and not accepted yet
     std::shared_ptr<StreamProgress> progress;
     bool sink_takes = false;  // else a reader that calls Taken
     uint64_t reported = 0;    // tokens, to the router
@@ -79,15 +79,20 @@ class ClientConnection {
   void Wait();
   void Reopen();
   void SayHello();
-  void ReceiveAll();
+  // The router does not know this client any more.
+  void OnForgotten();
+  // Receives for a while; true if there may be more.
+  bool ReceiveSome();
   void OnMessage(const Frame& frame);
   void On(const Welcome& welcome);
   void On(const Accepted& accepted);
   void On(Deltas& deltas);
   void On(const RequestError& error);
-  void On(const KeepAliveReply& reply) { OnCredit(reply.credit); }
+  void On(const KeepAliveReply& reply);
   void On(CapacityReply& reply);
   void Lose(const std::string& why);
+  // Ends all that was sent, as unavailable.
+  void EndSent(const std::string& why);
   void KeepTime();
   void Transmit(const ClientMessage& message);
   void TransmitBytes(std::string bytes);
@@ -97,6 +102,8 @@ class ClientConnection {
   Time HoldUntil(const GenerateRequest& request) const;
   // Sends what waits and need not any more, in order.
   void SendWaiting();
+  // Sent and not accepted, in the order they were sent.
+  std::vector<RequestId> Unanswered() const;
   // What the router said it takes.
   void OnCredit(std::optional<uint32_t> credit);
   void OnRefusal(const RequestError& error);
@@ -129,6 +136,8 @@ class ClientConnection {
   bool link_failed_ = false;  // the socket itself said no: as good as broken
   Time reopen_at_ = 0;
   std::optional<Welcome> welcome_;  // of the present connection
+  bool hello_due_ = false;  // the router refused the last one: the next request says it again
+  int hellos_again_ = 0;    // on this connection, since the router took something
   Time last_heard_ = 0;
   Time last_spoken_ = 0;
   std::map<RequestId, Open> open_;  // sent, or waiting for the welcome

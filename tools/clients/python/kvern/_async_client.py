@@ -12,15 +12,12 @@ class _Inbox:
 
     def __init__(self, request_id=None):
         self.request_id = request_id
-        self.accepted = False
         self.taken = 0     # tokens, by the reader
         self.reported = 0  # of these, to the router
         self._loop = asyncio.get_running_loop()
         self._queue = asyncio.Queue()
 
     def put(self, event):
-        if isinstance(event, _reply.AcceptedReply):
-            self.accepted = True
         try:
             self._loop.call_soon_threadsafe(self._queue.put_nowait, event)
         except RuntimeError:

@@ -12,14 +12,11 @@ class _Inbox:
 
     def __init__(self, request_id=None):
         self.request_id = request_id
-        self.accepted = False
         self.taken = 0     # tokens, by the reader
         self.reported = 0  # of these, to the router
         self._queue = queue.SimpleQueue()
 
     def put(self, event):
-        if isinstance(event, _reply.AcceptedReply):
-            self.accepted = True
         self._queue.put(event)
 
     def fail(self, error):

@@ -22,8 +22,13 @@ _HANDSHAKE_SUCCEEDED = 0x1000  # zmq.EVENT_HANDSHAKE_SUCCEEDED of newer pyzmq
 _MAX_MESSAGE_BYTES = 64 << 20
 # How long sockets may linger at the end, so that the last cancellations are sent.
 _LINGER_MS = 500
-# Messages handled before the other sources get their turn.
-_MAX_BATCH = 256
+# Messages are handled for so long before the other sources get their turn.
+_MAX_PASS_S = 0.01
+# What a router answers to one whose Hello it does not know: it forgets who was quiet for long when it
+# has too many clients, and whoever left too much unread.
+_HELLO_FIRST = "the first message must be Hello"
+# How often Hello is said again before the router has taken anything.
+_MAX_HELLOS_AGAIN = 3
 # Streams in one message of what was taken.
 _MAX_CONSUMED = 4096
 
@@ -50,13 +55,16 @@ class Connection:
         self._wake_read.setblocking(False)
         self._wake_write.setblocking(False)
         # Of the thread alone:
-        self._streams = {}       # request id -> stream
+        self._streams = {}       # request id -> stream, in the order they were sent
+        self._unanswered = {}    # of these, the bytes of those that were not accepted yet
         self._waiting = []       # streams and queries not sent yet: (stream or query, bytes)
         self._throttle = Throttle(throttle)
-        self._queries = []       # capacity queries sent
+        self._queries = []       # capacity queries sent: (query, bytes)
         self._outbox = collections.deque()
         self._connected = False
         self._welcome = None
+        self._hello_due = False  # the router refused the last one: the next request says it again
+        self._hellos_again = 0   # on this connection, since the router took something
         self._keep_alive_s = 1.0
         self._report_every = 0   # tokens of a stream; 0: the router asks for no credit
         self._last_heard = self._last_spoken = time.monotonic()
@@ -212,19 +220,30 @@ class Connection:
         if now - self._last_heard >= self._timeout:
             self._last_heard = now
             what = "silent" if self._connected else "not reachable"
+            self._hello_due = self._hellos_again > 0 and self._welcome is None
             self._fail_all(KvernError("unavailable", f"the router at {self._endpoint} is {what} "
                                                      f"for {self._timeout:g} s"))
-        elif self._welcome is not None and now - self._last_spoken >= self._keep_alive_s:
-            self._report(list(self._streams.values()))
-            self._outbox.append(_request.encode_keep_alive(self._incarnation))
-            self._last_spoken = now
+        else:
+            self._speak(now)
         self._send_held()
+
+    def _speak(self, now):
+        """The keep-alive, when it is due, also in the middle of what there is to read: it may take
+        longer than a client may be silent."""
+        if (self._welcome is None or now - self._last_spoken < self._keep_alive_s
+                or not self._anything_open()):
+            return
+        self._report(list(self._streams.values()))
+        self._outbox.append(_request.encode_keep_alive(self._incarnation))
+        self._last_spoken = now
+        self._flush()
 
     def _on_monitor(self, event):
         if event == _HANDSHAKE_SUCCEEDED:
             self._connected = True
             self._outbox.clear()
-            self._outbox.append(self._hello)
+            self._hellos_again = 0
+            self._say_hello()
         elif event == zmq.EVENT_DISCONNECTED:
             while self._receive():
                 pass
@@ -235,13 +254,39 @@ class Connection:
                 self._close_socket(linger=0)
                 self._open_socket()
 
+    def _say_hello(self):
+        self._welcome = None
+        self._hello_due = False
+        self._outbox.append(self._hello)
+
+    def _on_forgotten(self):
+        """The router does not know this client any more. It ended what it had accepted; the rest, and
+        what it has just refused, is sent again behind Hello, and nobody notices."""
+        if self._welcome is None:
+            return  # Said of what was sent before the Hello that is under way.
+        if self._hellos_again == _MAX_HELLOS_AGAIN:
+            self._welcome, self._hello_due, self._hellos_again = None, True, 0
+            self._fail_all(KvernError("unavailable", f"the router at {self._endpoint} does not know "
+                                      f"this client after {_MAX_HELLOS_AGAIN + 1} Hellos"))
+            return
+        self._hellos_again += 1
+        again = [(stream, self._unanswered[key]) for key, stream in self._streams.items()
+                 if key in self._unanswered]
+        lost = [stream for key, stream in self._streams.items() if key not in self._unanswered]
+        self._waiting = again + self._queries + self._waiting
+        self._streams, self._unanswered, self._queries = {}, {}, []
+        self._say_hello()
+        for stream in lost:
+            stream.fail(KvernError("unavailable", "the router forgot this client, and this request "
+                                                  "with it: ask again"))
+
     def _lose(self, why):
         """What was sent is gone with the connection; what waits is sent to the next one."""
         self._connected = False
         self._welcome = None
         self._outbox.clear()
-        lost = list(self._streams.values()) + self._queries
-        self._streams, self._queries = {}, []
+        lost = list(self._streams.values()) + [query for query, _ in self._queries]
+        self._streams, self._unanswered, self._queries = {}, {}, []
         # ZeroMQ connects again by itself; the silence counts from now.
         self._last_heard = time.monotonic()
         for stream in lost:
@@ -249,13 +294,13 @@ class Connection:
 
     def _fail_all(self, error):
         waiting, self._waiting = [entry[0] for entry in self._waiting], []
-        failed = (list(self._streams.values()) + self._queries + waiting
+        failed = (list(self._streams.values()) + [query for query, _ in self._queries] + waiting
                   + self._throttle.clear())
         if self._connected:
             for request_id in self._streams:
                 self._outbox.append(_request.encode_cancel(self._incarnation, request_id))
             self._flush()
-        self._streams, self._queries = {}, []
+        self._streams, self._unanswered, self._queries = {}, {}, []
         for stream in failed:
             stream.fail(error)
         waiters, self._welcome_waiters = self._welcome_waiters, []
@@ -271,8 +316,9 @@ class Connection:
             pass  # POLLOUT will tell.
 
     def _receive(self):
-        """Reads a batch; True if there may be more."""
-        for _ in range(_MAX_BATCH):
+        """Reads for a while; True if there may be more."""
+        end = time.monotonic() + _MAX_PASS_S
+        while self._last_heard < end:
             try:
                 data = self._socket.recv_multipart(zmq.DONTWAIT)
             except zmq.Again:
@@ -287,25 +333,35 @@ class Connection:
             if incarnation and known and incarnation != known:
                 self._lose("the router was restarted")
                 self._connected = True
-                self._outbox.append(self._hello)
-            self._on_reply(reply)
+                self._say_hello()
+            try:
+                self._on_reply(reply)
+            except ValueError as error:
+                self._fail_all(KvernError("internal", f"{self._endpoint} sent {error}"))
+            # Again: the router was not silent while this was handled.
+            self._last_heard = time.monotonic()
         return True
 
     def _on_reply(self, reply):
         if isinstance(reply, _reply.DeltasReply):
             for item in reply.deltas:
                 self._on_delta(item)
+                self._speak(time.monotonic())
         elif isinstance(reply, _reply.AcceptedReply):
+            self._hellos_again = 0
+            self._unanswered.pop(reply.request_id, None)
             if reply.request_id in self._streams:
                 self._streams[reply.request_id].put(reply)
             self._throttle.on_credit(self._last_heard, reply.credit)
         elif isinstance(reply, _reply.KeepAliveReply):
+            self._hellos_again = 0
             self._throttle.on_credit(self._last_heard, reply.credit)
         elif isinstance(reply, _reply.ErrorReply):
             self._on_error(reply)
         elif isinstance(reply, _reply.StatusReply):
+            self._hellos_again = 0
             if self._queries:
-                self._queries.pop(0).put(reply.status)
+                self._queries.pop(0)[0].put(reply.status)
         elif isinstance(reply, _reply.WelcomeReply):
             self._on_welcome(reply)
 
@@ -315,22 +371,28 @@ class Connection:
             return  # Cancelled here while it was on its way.
         if item.delta.usage is not None:
             del self._streams[item.request_id]
+            self._unanswered.pop(item.request_id, None)
         stream.put(item.delta)
 
     def _on_error(self, reply):
+        if reply.error.message == _HELLO_FIRST:
+            self._on_forgotten()
+            return
         self._throttle.on_error(self._last_heard, reply.error)
         if reply.error.details.get("still_open"):
             return  # Refuses a second request of this id; the stream is the first one's.
         if reply.request_id is not None:
+            self._unanswered.pop(reply.request_id, None)
             stream = self._streams.pop(reply.request_id, None)
             if stream is not None:
                 stream.fail(reply.error)
             return
         # The router could not read a message, so it cannot say which: all that it has not accepted.
-        unanswered = [key for key, stream in self._streams.items() if not stream.accepted]
+        unanswered, self._unanswered = self._unanswered, {}
         for request_id in unanswered:
             self._streams.pop(request_id).fail(reply.error)
         if self._welcome is None:
+            self._hello_due = True
             self._fail_all(reply.error)
 
     def _on_welcome(self, welcome):
@@ -358,6 +420,8 @@ class Connection:
         """Silence is counted from when somebody began to wait."""
         if not self._anything_open():
             self._last_heard = time.monotonic()
+        if self._hello_due and self._connected:
+            self._say_hello()
 
     def _is_open(self, request_id):
         waiting = [entry[0] for entry in self._waiting] + self._throttle.streams()
@@ -401,9 +465,10 @@ class Connection:
 
     def _send(self, stream, data):
         if stream.request_id is None:
-            self._queries.append(stream)
+            self._queries.append((stream, data))
         else:
             self._streams[stream.request_id] = stream
+            self._unanswered[stream.request_id] = data
         self._outbox.append(data)
         self._last_spoken = time.monotonic()
 
@@ -412,6 +477,7 @@ class Connection:
         self._throttle.remove(stream)
         if self._streams.get(stream.request_id) is stream:
             del self._streams[stream.request_id]
+            self._unanswered.pop(stream.request_id, None)
             self._outbox.append(_request.encode_cancel(self._incarnation, stream.request_id))
 
     def _stop(self):

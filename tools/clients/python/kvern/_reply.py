@@ -125,7 +125,16 @@ def _delta(table):
 
 
 def _deltas(table):
-    return DeltasReply([_delta(table.Deltas(i)) for i in range(table.DeltasLength())])
+    return DeltasReply(_each_delta(table))
+
+
+def _each_delta(table):
+    """One at a time: all of a large message take seconds, and its reader has more to do."""
+    try:
+        for index in range(table.DeltasLength()):
+            yield _delta(table.Deltas(index))
+    except Exception as error:  # flatbuffers raises whatever a wrong offset leads to
+        raise ValueError(f"deltas that cannot be read ({error!r})") from error
 
 
 def _error(table):
