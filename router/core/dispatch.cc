@@ -111,11 +111,13 @@ bool RouterImpl::TooLate(const Group& group, Request& request) {
   if (group.running.empty()) return false;  // never by prediction alone
   Duration prefill = groups_.load(group.index).FirstTokenTime(now_, request.prompt_tokens);
   if (now_ + prefill <= request.ttft_deadline) return false;
-  Fail(request, {ErrorCode::kDeadlineExceeded,
-                 absl::StrCat(request.TtftName(), " would pass: it waited ",
-                              (now_ - request.arrival) / kMillisecond,
-                              " ms, its first token is expected in ", prefill / kMillisecond),
-                 {}});
+  Refusal refusal{ErrorCode::kDeadlineExceeded,
+                  absl::StrCat(request.TtftName(), " would pass: it waited ",
+                               (now_ - request.arrival) / kMillisecond,
+                               " ms, its first token is expected in ", prefill / kMillisecond),
+                  {}};
+  refusal.details.retry_after_ms = Jittered(HalfQueueTime());
+  Fail(request, std::move(refusal));
   return true;
 }
 

@@ -177,11 +177,16 @@ void RouterImpl::OnRequestTimer(const Timer& timer) {
                       : any_open                        ? "waiting"
                       : any_live                        ? "waiting and every live group is draining"
                                                         : "waiting and no group is live";
-  Fail(request,
-       {ErrorCode::kDeadlineExceeded,
-        absl::StrCat(total ? "deadline_ms" : request.TtftName(), " passed after ",
-                     (now_ - request.arrival) / kMillisecond, " ms, the request was ", state),
-        {}});
+  Refusal refusal{ErrorCode::kDeadlineExceeded,
+                  absl::StrCat(total ? "deadline_ms" : request.TtftName(), " passed after ",
+                               (now_ - request.arrival) / kMillisecond, " ms, the request was ",
+                               state),
+                  {}};
+  // It waited for others; whoever asks again at once will, too.
+  if (request.phase == Phase::kQueued && any_open) {
+    refusal.details.retry_after_ms = Jittered(HalfQueueTime());
+  }
+  Fail(request, std::move(refusal));
 }
 
 void RouterImpl::AddNote(bool warning, std::string event,

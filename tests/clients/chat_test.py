@@ -13,7 +13,7 @@ sys.path.insert(0, str(HERE.parent / "e2e"))
 sys.path.insert(0, str(HERE))
 
 from processes import BIN, Family, Program, wait_for  # noqa: E402
-from scripted_router import ScriptedRouter  # noqa: E402
+from scripted_router import NoRouter, ScriptedRouter  # noqa: E402
 
 CHAT = BIN / "kvern-chat"
 
@@ -134,6 +134,13 @@ class ChatTest(unittest.TestCase):
         self.assertEqual((done.returncode, done.stdout), (1, ""))
         self.assertIn("yet; trying for 1.1 s (--timeout)", done.stderr)
         self.assertIn("--timeout: '0s', allowed: 1ms to 24h", self.chat("--timeout", "0s").stderr)
+
+    def test_a_port_that_is_no_routers_is_waited_for_no_longer(self):
+        with NoRouter() as other:
+            self.router.endpoint = other.endpoint
+            done = self.chat("--prompt", "one", "--timeout", "300ms")
+        self.assertEqual((done.returncode, done.stdout), (1, ""))
+        self.assertIn("not reachable for 300 ms", done.stderr)
 
     def test_time_to_the_first_token(self):
         self.chat("--prompt", "one", "--ttft-deadline", "2m")

@@ -17,7 +17,7 @@ from kvern import Client, KvernError  # noqa: E402
 from kvern import _request  # noqa: E402
 from kvern._throttle import Throttle  # noqa: E402
 from kvern.wire import ServiceClass  # noqa: E402
-from scripted_router import ScriptedRouter  # noqa: E402
+from scripted_router import NoRouter, ScriptedRouter  # noqa: E402
 
 
 def wait_for(condition, what):
@@ -262,6 +262,12 @@ class SyncTest(RouterTest):
             client._connection.generate(checked, inbox)
             self.assertEqual(inbox.result.get(timeout=60), "heard")
             client._connection.cancel(inbox)
+
+    def test_a_port_that_is_no_routers(self):
+        with NoRouter() as other:
+            error = self.error(lambda: Client(other.endpoint, timeout=0.3))
+        self.assertEqual(error.code, "unavailable")
+        self.assertIn("not reachable for 0.3 s", str(error))
 
     def test_nobody_there(self):
         error = self.error(lambda: Client("tcp://127.0.0.1:1", timeout=0.2))

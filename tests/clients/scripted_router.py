@@ -1,6 +1,7 @@
 """A router that answers by script: what a prompt says is what it does. For tests of clients; it speaks
 the wire format through the package's generated code and knows nothing of memory or models."""
 
+import socket
 import threading
 import time
 
@@ -19,6 +20,31 @@ KIND = ClientBody.ClientBody
 def _id(builder, request_id):
     value = int(request_id, 16)
     return RequestId.CreateRequestId(builder, value >> 64, value & (2**64 - 1))
+
+
+class NoRouter:
+    """A server of another protocol: says something else and hangs up, each time."""
+
+    def __enter__(self):
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.endpoint = "tcp://127.0.0.1:%d" % self._listener.getsockname()[1]
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *unused):
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        self._listener.close()
+
+    def _serve(self):
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            with connection:
+                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
 
 class ScriptedRouter:

@@ -343,8 +343,9 @@ void ClientConnection::On(CapacityReply& reply) {
 }
 
 void ClientConnection::Lose(const std::string& why) {
+  // The silence counts from now, if it was a router's: what else may be there breaks at each try.
+  if (welcome_.has_value()) last_heard_ = MonotonicNow();
   welcome_.reset();
-  last_heard_ = MonotonicNow();  // The silence counts from now.
   EndSent(why);
   for (; queries_sent_ > 0; --queries_sent_) {
     CapacitySink sink = std::move(queries_.front());

@@ -282,13 +282,14 @@ class Connection:
 
     def _lose(self, why):
         """What was sent is gone with the connection; what waits is sent to the next one."""
+        if self._connected:
+            self._last_heard = time.monotonic()  # The silence counts from now.
         self._connected = False
         self._welcome = None
         self._outbox.clear()
         lost = list(self._streams.values()) + [query for query, _ in self._queries]
         self._streams, self._unanswered, self._queries = {}, {}, []
-        # ZeroMQ connects again by itself; the silence counts from now.
-        self._last_heard = time.monotonic()
+        # ZeroMQ connects again by itself.
         for stream in lost:
             stream.fail(KvernError("unavailable", why))
 
