@@ -134,10 +134,10 @@ struct Delta {
 };
 
 struct ErrorDetails {
-  std::optional<uint64_t> retry_after_ms;        // overloaded, unavailable
+  std::optional<uint64_t> retry_after_ms;        // of what may be asked again
   std::optional<uint64_t> needed_blocks;         // never_fits
   std::optional<uint64_t> available_blocks;      // never_fits: of the largest group when empty
-  std::optional<uint64_t> needed_total_tokens;   // never_fits: prompt + max_tokens
+  std::optional<uint64_t> needed_total_tokens;   // never_fits: prompt + max_tokens, at least
   std::optional<uint64_t> largest_total_tokens;  // never_fits: with this n and prompt
   // The client sent the id of a request that it has open: this refuses the second one, the first
   // goes on.
